@@ -5,10 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from curation.arrays import Bools, Floats, Int64s
-
-Weights = ArrayLike | None
-"""The number of rows that each entry represents, or None if always 1."""
+from curation.arrays import Bools, Floats
 
 
 def as_scores(values: ArrayLike) -> Floats:
@@ -36,16 +33,6 @@ def as_flags(values: ArrayLike) -> Bools:
     if given_N.ndim != 1 or not np.array_equal(flags_N, given_N):
         raise ValueError("correctness must be one dimension of booleans (or 0 and 1)")
     return flags_N
-
-
-def as_weights(values: Weights, length: int) -> Int64s:
-    """Return the number of rows that each entry represents, int64 [N], at least 1; all 1 if ``values`` is None."""
-    if values is None:
-        return np.ones(length, dtype=np.int64)
-    weights_N = np.asarray(values)
-    if weights_N.shape != (length,) or weights_N.dtype.kind not in "iu" or (weights_N < 1).any():
-        raise ValueError(f"weights must be {length} positive integers")
-    return weights_N.astype(np.int64)
 
 
 def check_same_length(*arrays: NDArray[Any]) -> None:

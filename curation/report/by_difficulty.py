@@ -21,8 +21,8 @@ from curation.hashing import derive, hash_unit
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.report.measures import compute_share_among
-from curation.report.pool_grid import SAMPLE, GradedSet
 from curation.report.record import GenerationRecord, RunInputs
+from curation.report.rows import SAMPLE, GradedSet
 from curation.report.tested import Tests, compute_accuracy
 from curation.tables import io, scans
 from curation.tables.row_ids import find_missing_ids, include
@@ -106,7 +106,7 @@ def compute_purity_bins(
     """
     if rows is None:
         return None
-    pool = rows.sample
+    pool = rows.judged
     marks = {arm: np.isin(pool.row_ids_N, ids) for arm, ids in selected.items() if not ARMS[arm].gold}
     fewest = min([int(keep_N.sum()) for keep_N in marks.values() if keep_N.any()], default=len(pool))
     if (edges := compute_bin_edges(difficulties[1], fewest)) is None:

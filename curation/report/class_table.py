@@ -24,8 +24,6 @@ from curation.selection.class_shares import Basis, ClassShares, compute_share_di
 from curation.selection.quotas import allocate
 from curation.tables import io
 
-COLLAPSE = 0.3
-"""Maximum distance of a selection's class shares from the pool's, beyond what whole rows make necessary."""
 MOST_NAMED = 3
 """Maximum number of classes that a finding names."""
 

@@ -14,8 +14,8 @@ from curation.arms import ARMS, TRUST, Configured, Fitted
 from curation.arrays import Int64s, Uint64s
 from curation.json_types import Json
 from curation.refs import TableRef
-from curation.report.pool_grid import GradedSet
 from curation.report.record import GenerationRecord
+from curation.report.rows import GradedSet
 from curation.tables import io, scans
 from curation.tables.text_hashes import BITS, hash_texts
 from curation.trust import get_trust
@@ -78,7 +78,7 @@ def measure_diversity(record: GenerationRecord, arm: str | None, num_pool: int, 
     arms = {name: _read(ref, None, None)[0].to_json() for name, ref in record.selections.items()}
     basis, expected = "audit" if pool is not None else "trust", None
     if pool is not None and len(pool):
-        expected = pool.share_right.value * num_pool
+        expected = pool.judged.share_right().value * num_pool
     elif pool is None and function is not None:
         expected = trust
     right = None

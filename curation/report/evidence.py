@@ -15,13 +15,11 @@ from curation.domains.unseen_labels import UnseenLabels
 from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
 from curation.metrics.estimates import NORMAL_QUANTILE, Number
-from curation.metrics.inputs import as_weights
 from curation.report.class_table import ClassesChosen
 from curation.report.near_copies import NearCopies
-from curation.report.pool_grid import GradedSet
 from curation.report.record import PossibleGroups
 from curation.report.rivals import Rival, find_rivals
-from curation.report.rows import Judged
+from curation.report.rows import GradedSet, Judged
 
 CONFIDENCE = 0.99
 """Confidence of the intervals that decide."""
@@ -233,18 +231,21 @@ def weigh(of: Material) -> Evidence:
         num_top = max(1, round(num_selected / max(of.num_pool, 1) * len(of.validation)))
         rivals = find_rivals(of.validation, "validation", of.function, num_top, of.seed, false_alarms=FALSE_ALARMS)
         validation = measure_quality(of.validation.parsed, of.function, num_top, constant)
-        if len(rows := of.validation.parsed.of(of.function)):
+        if len(rows := of.validation.judged.readable):
             expected = foresee_purity(rows, of.function, num_top, of.selected_trust_M)
             if of.near is not None and of.near.is_more_than_expected and of.cluster_M is not None:
                 total_C = np.bincount(of.cluster_M, of.selected_trust_M[: len(of.cluster_M)])
                 trust_C = total_C / np.bincount(of.cluster_M)
                 expected = foresee_purity(rows, of.function, num_top, trust_C, are_all=True)
-    if of.pool is not None and (found := measure_quality(of.pool.parsed, of.function, num_selected, constant)):
-        num_graded = of.pool.among_selected(of.arm).n
-        if num_graded:
-            (top,) = of.pool.ranked(of.arm).purities([num_graded], CONFIDENCE)
+    if of.pool is not None:
+        num_top = of.pool.scale(num_selected)
+        found, top = (
+            measure_quality(of.pool.parsed, of.function, num_top, constant),
+            of.pool.among_selected(of.arm, CONFIDENCE),
+        )
+        if found is not None and top.n:
             pool = replace(found, top=top, top_trust=float(of.selected_trust_M.mean()))
-            rivals = find_rivals(of.pool, "pool", of.function, num_selected, of.seed, false_alarms=FALSE_ALARMS)
+            rivals = find_rivals(of.pool, "pool", of.function, num_top, of.seed, false_alarms=FALSE_ALARMS)
     teacher = source.share_right(confidence=CONFIDENCE) if len(source) else None
     return Evidence(
         **{item.name: getattr(of, item.name) for item in fields(KnownEvidence)},
@@ -261,18 +262,13 @@ def measure_quality(rows: GradedSet, function: str, num_top: int, constant: floa
     """Measure a trust function on the parsed rows of a set; the top rows are the first ``num_top`` by raw score."""
     if not len(rows):
         return None
-    judged = rows.of(function)
-    score, weights_N = judged.scores[function], as_weights(judged.weight_N, len(judged.correct_N))
-    num_rows, num_right = len(judged), judged.num_right
-    num_top = min(max(num_top, 1), num_rows)
-    (top,) = rows.by_score(function).purities([num_top], CONFIDENCE)
-    order = np.argsort(-score.raw_N, kind="stable")
-    reached_N = np.minimum(np.cumsum(weights_N[order].astype(np.float64)), num_top)
-    believed_N = score.trust_N >= 0.5
-    num_believed = int(weights_N[believed_N].sum())
+    judged, num_rows, num_right = rows.judged, len(rows), rows.judged.num_right
+    score, num_top = judged.scores[function], min(max(num_top, 1), num_rows)
+    (top,) = rows.rank_by_score(function, [num_top], CONFIDENCE)
+    top_M, believed_N = np.argsort(-score.raw_N, kind="stable")[:num_top], score.trust_N >= 0.5
     auc = None
     if 0 < num_right < num_rows:
-        auc = metrics.auc(score.raw_N, judged.correct_N, weights_N=judged.weight_N, cluster_N=judged.cluster_N)
+        auc = metrics.auc(score.raw_N, judged.correct_N, cluster_N=judged.cluster_N)
     return Quality(
         rows=num_rows,
         rarer=min(num_right, num_rows - num_right),
@@ -280,25 +276,21 @@ def measure_quality(rows: GradedSet, function: str, num_top: int, constant: floa
         share_right=judged.share_right(confidence=CONFIDENCE),
         brier_excess=compute_brier_excess(score.trust_N, judged, constant),
         top=top,
-        top_trust=float(np.average(score.trust_N[order], weights=np.diff(reached_N, prepend=0.0))),
+        top_trust=float(score.trust_N[top_M].mean()),
         believed=judged.subset(believed_N).share_right(confidence=CONFIDENCE),
-        believed_trust=float(np.average(score.trust_N[believed_N], weights=weights_N[believed_N]))
-        if num_believed
-        else math.nan,
+        believed_trust=float(score.trust_N[believed_N].mean()) if believed_N.any() else math.nan,
     )
 
 
 def compute_brier_excess(trust_N: Float64s, judged: Judged, constant: float) -> Estimate:
     """Return the mean squared error of trust less that of a constant trust, with its normal interval."""
-    correct_N = judged.correct_N.astype(np.float64)
-    weights_N = as_weights(judged.weight_N, len(correct_N)).astype(np.float64)
+    correct_N, num_rows = judged.correct_N.astype(np.float64), len(judged)
     excess_N = (trust_N - correct_N) ** 2 - (constant - correct_N) ** 2
-    num_rows = weights_N.sum()
-    value = float(np.average(excess_N, weights=weights_N))
-    variance = float(np.average((excess_N - value) ** 2, weights=weights_N)) / max(num_rows - 1, 1)
+    value = float(excess_N.mean())
+    variance = float(((excess_N - value) ** 2).mean()) / max(num_rows - 1, 1)
     times = metrics.compute_inflation(excess_N - value, judged.cluster_N, confidence=CONFIDENCE)
     margin = QUANTILE * math.sqrt(variance * times)
-    return Estimate(value=value, low=value - margin, high=value + margin, n=int(num_rows))
+    return Estimate(value=value, low=value - margin, high=value + margin, n=num_rows)
 
 
 def foresee_purity(

@@ -1,6 +1,7 @@
 """The report's page: one self-contained HTML file, with the same numbers as JSON beside it."""
 
 import json
+from collections.abc import Callable
 from datetime import datetime
 from functools import cache
 
@@ -15,7 +16,6 @@ from curation.registry import load_code
 from curation.report import charts
 from curation.report.costs import describe_amount
 from curation.report.headline import format_p_value, format_percent, format_points, name_of
-from curation.report.run_charts import draw_chain_chart, draw_stage_graph, draw_training_chart
 from curation.report.searched import draw_search_figures, format_drawn_value
 from curation.report.verdict import RULES
 from curation.storage.paths import Place, write_atomically
@@ -58,8 +58,7 @@ def render(report: JsonView) -> str:
         rules=RULES,
         figures=figures,
         parts=[_render_parts(generation) for generation in report["generations"]],
-        compounding=Markup(draw_chain_chart(report["chain"], "chain")) if report["chain"] is not None else "",
-        graph=Markup(draw_stage_graph(report["stages"], "stages")) if report["stages"] else "",
+        compounding=Markup(charts.draw_chain_chart("chain", report["chain"])) if report["chain"] is not None else "",
     )
 
 
@@ -137,30 +136,30 @@ def _render_parts(generation: JsonView) -> list[Json]:
 
 def _draw_figures(generation: JsonView) -> dict[str, Markup]:
     """Return the SVG of each figure that the generation has numbers for."""
-    prefix = f"g{generation['index']}"
     chance = None if generation["evidence"] is None else generation["evidence"]["chance"]
-    drawn = {}
-    if (curves := generation["purity_curves"]) is not None:
-        drawn["purity"] = charts.draw_purity_chart(curves, f"{prefix}-purity", chance=chance)
-    for name, bins in generation["reliability"].items():
-        place = f"{prefix}-reliability-{name}"
-        drawn[f"reliability_{name}"] = charts.draw_reliability_chart(bins, place, chance=chance)
-    for name, counts in generation["histogram"].items():
-        drawn[f"histogram_{name}"] = charts.draw_histogram_chart(counts, f"{prefix}-histogram-{name}")
-    if (difficulty := generation["difficulty"]) is not None:
-        drawn["difficulty"] = charts.draw_difficulty_chart(difficulty, f"{prefix}-difficulty")
+    drawn: dict[str, Markup] = {}
+
+    def add(name: str, draw: Callable[..., str], *args: object, **kwargs: object) -> None:
+        drawn[name] = Markup(draw(f"g{generation['index']}-{name}", *args, **kwargs))  # our own SVG, without user text
+
+    for name, draw, kwargs in (
+        ("purity_curves", charts.draw_purity_chart, {"chance": chance}),
+        ("difficulty", charts.draw_difficulty_chart, {}),
+        ("risk_curves", charts.draw_risk_chart, {}),
+    ):
+        if generation[name] is not None:
+            add(name, draw, generation[name], **kwargs)
+    for where, bins in generation["reliability"].items():
+        add(f"reliability_{where}", charts.draw_reliability_chart, bins, chance=chance)
+        add(f"histogram_{where}", charts.draw_histogram_chart, generation["histogram"][where])
     if (found := generation["purity_by_difficulty"]) is not None:
         behind = {"all pool rows": found["all"]}
         if found["parsed"] != found["all"]:
             behind["parsed pool rows"] = found["parsed"]
-        place, y = f"{prefix}-purity-by-difficulty", "share of right labels"
-        drawn["purity_by_difficulty"] = charts.draw_bins_chart(found["edges"], found["arms"], place, y=y, behind=behind)
+        of_arms = found["edges"], found["arms"]
+        add("purity_by_difficulty", charts.draw_bins_chart, *of_arms, y="share of right labels", behind=behind)
     if (found := generation["accuracy_by_difficulty"]) is not None:
-        place = f"{prefix}-accuracy-by-difficulty"
-        tested = charts.draw_bins_chart(found["edges"], found["models"], place, y="test accuracy")
-        drawn["accuracy_by_difficulty"] = tested
-    if (risk := generation["risk_curves"]) is not None:
-        drawn["risk"] = charts.draw_risk_chart(risk, f"{prefix}-risk")
+        add("accuracy_by_difficulty", charts.draw_bins_chart, found["edges"], found["models"], y="test accuracy")
     if any(len(arm["curves"]["loss"]) > 1 for arm in generation["training"].values()):
-        drawn["training"] = draw_training_chart(generation["training"], f"{prefix}-training")
-    return {name: Markup(svg) for name, svg in drawn.items()}  # our own SVG, no user text but arm names drawn as paths
+        add("training", charts.draw_training_chart, generation["training"])
+    return drawn

@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.arrays import Int64s
 from curation.config.given import GIVEN
+from curation.domains.grading import read_grades_among
 from curation.features import features, list_divisions
 from curation.hashing import derive
 from curation.json_types import Json, JsonView
@@ -22,12 +25,12 @@ from curation.report.by_difficulty import (
 from curation.report.class_table import collect_class_table
 from curation.report.diversity import measure_diversity
 from curation.report.measures import make_finite
-from curation.report.pool_grid import SAMPLE, SAMPLE_ROWS, GradedSet, OnGrid, place_on_grid
 from curation.report.record import FORMAT, TEACHER, GenerationRecord, RunInputs
 from curation.report.risk_curves import compute_risk_curves
 from curation.report.rows import (
-    InMemory,
-    Judged,
+    MOST_GRADED,
+    SAMPLE,
+    GradedSet,
     count_graded,
     free_signals,
     judge,
@@ -47,9 +50,6 @@ from curation.report.trusted import (
 )
 from curation.tables import io
 
-ROWS_IN_MEMORY = 1 << 19
-"""Maximum number of labelled rows of a graded pool in memory; the scores of more rows are counted on a grid."""
-
 
 def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
     """Compute all numbers of a generation from its tables and counts, without the verdict.
@@ -61,7 +61,7 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
     pool, num_pool, tests = rows.pool, rows.num_pool, read_tests(record.tests)
     selected: dict[str, Int64s] = {arm: table["row_id"].to_numpy() for arm, table in rows.selected.items()}
     parsed = {name: graded.parsed for name, graded in rows.sets.items() if len(graded.parsed)}
-    difficulty = read_pool_difficulties(run, record, SAMPLE_ROWS / num_pool if num_pool > ROWS_IN_MEMORY else 1.0)
+    difficulty = read_pool_difficulties(run, record, rows.share)
     lines, means = measure_regimes(rows)
     num_candidates = _count_candidates(run, record, num_pool)
     foreseen = {} if pool is not None else foresee_purities(rows, num_candidates)
@@ -97,7 +97,7 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "classes": classes,
         "teacher": {
             "test": compute_accuracy(tests, TEACHER),
-            "pool": None if pool is None or not len(pool) else pool.share_right.to_json(),
+            "pool": None if pool is None or not len(pool) else pool.judged.share_right().to_json(),
         },
         "shift": dict(record.shift),
         "foreign": dict(record.foreign),
@@ -107,7 +107,7 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "trust": trust_tables(rows),
         "reliability": {name: measures.collect_reliability(rows) for name, rows in parsed.items()},
         "histogram": {name: measures.compute_histogram(rows) for name, rows in parsed.items()},
-        "pool_grid": {**pool.describe(), "sampled_rows": len(difficulty[0])} if isinstance(pool, OnGrid) else None,
+        "pool_sample": None if pool is None or pool.share == 1 else len(pool),
         "purity_curves": measures.compute_purity_curves(pool, selected, record.n),
         "difficulty": summarise_difficulty(difficulty, selected),
         "purity_by_difficulty": compute_purity_bins(pool, selected, difficulty),
@@ -133,7 +133,7 @@ def collect_feature_numbers(made: Mapping[str, JsonView]) -> Json:
 
 
 def _read_rows(run: RunInputs, record: GenerationRecord) -> MeasuredRows:
-    """Read the graded rows, the pool's in memory or on a grid if there are many, with all functions' scores."""
+    """Read the graded rows with all functions' scores, and of a large pool a sample."""
     tables = {arm: read_selected_rows(ref) for arm, ref in record.selections.items()}
     teacher, free = run.config.get("teacher", {}), ["internal_confidence"]
     if teacher.get("backend") == GIVEN and not teacher.get("reader"):
@@ -141,23 +141,23 @@ def _read_rows(run: RunInputs, record: GenerationRecord) -> MeasuredRows:
     ruling = [ARMS[record.budget["reference"]].trust] if record.budget["risk"] else []
     functions = list(dict.fromkeys([REFERENCE_ARM, *free, *list_ranking(tables), *ruling]))
 
-    def judge_split(split: str) -> Judged:
-        labels = record.labels[split]
-        found = judge(labels, record.grades[split], dict.fromkeys([*functions, *free_signals(labels)]))
-        return without_constant(found, functions)
-
-    pool: GradedSet | None = None
-    labels, grades = record.labels["pool"], record.grades.get("pool")
+    labels = record.labels["pool"]
     num_pool = io.count(labels, filter=io.make_answered_filter(labels))
-    if grades is not None and num_pool > ROWS_IN_MEMORY:
-        weak = {arm: table for arm, table in tables.items() if not ARMS[arm].gold}
-        measured, seed = list(dict.fromkeys([*functions, *free_signals(labels)])), derive(run.seed, SAMPLE)
-        pool = place_on_grid(labels, grades, measured, weak, arms=functions, num_pool=num_pool, seed=seed)
-    elif grades is not None:
-        selected = {arm: table["row_id"].to_numpy() for arm, table in tables.items()}
-        pool = InMemory(judged=judge_split("pool"), selected=selected, seed=run.seed)
-    judged = {split: judge_split(split) for split in record.grades if split != "pool"}
-    return MeasuredRows(run=run, record=record, judged=judged, pool=pool, selected=tables, num_pool=num_pool)
+    share = min(1.0, MOST_GRADED / max(num_pool, 1))
+    judged = {}
+    for split, grades in record.grades.items():
+        drawn, measured = share if split == "pool" else 1.0, [*functions, *free_signals(record.labels[split])]
+        found = judge(record.labels[split], grades, measured, share=drawn, seed=derive(run.seed, SAMPLE))
+        judged[split] = without_constant(found, functions)
+    pool = None
+    if (graded := judged.pop("pool", None)) is not None:
+        selected: dict[str, Int64s] = {arm: table["row_id"].to_numpy() for arm, table in tables.items()}
+        every, known = record.grades["pool"], selected if share < 1 else {}
+        among = {arm: read_grades_among(every, np.sort(ids_M)) for arm, ids_M in known.items()}
+        pool = GradedSet(judged=graded, selected=selected, seed=run.seed, share=share, among=among)
+    return MeasuredRows(
+        run=run, record=record, judged=judged, pool=pool, selected=tables, num_pool=num_pool, share=share
+    )
 
 
 def _collect_funnel(rows: MeasuredRows) -> Json:

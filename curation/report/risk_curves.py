@@ -15,9 +15,8 @@ from curation.hashing import derive
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.report.measures import compute_count_share
-from curation.report.pool_grid import GradedSet
 from curation.report.record import GenerationRecord, RunInputs
-from curation.report.rows import LOWEST, Judged
+from curation.report.rows import LOWEST, GradedSet, Judged
 from curation.selection.order import Batch, Streamed
 from curation.selection.risk import compute_risk_curve
 from curation.tables import io, scans

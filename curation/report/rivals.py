@@ -2,8 +2,7 @@
 
 A free signal (``curation.arms.FREE``) is one column that every labelling pass fills. It needs neither gold labels nor a
 fit, so a trust function that does not rank better than the best of them is not worth its fit. Rows rank by raw score
-alone, without a division of the arm that selects by it. For a pool on the grid (``curation.report.pool_grid``) the
-differences are those of its sample.
+alone, without a division of the arm that selects by it.
 """
 
 import math
@@ -19,7 +18,7 @@ from curation.hashing import hash_unit
 from curation.json_types import Json
 from curation.metrics import CONFIDENCE, Estimate
 from curation.report.headline import describe_name
-from curation.report.pool_grid import GradedSet
+from curation.report.rows import GradedSet, Judged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,20 +47,19 @@ def compare_with_signal(
     rows: GradedSet, where: str, function: str, signal: str, num_top: int, seed: int, *, confidence: float = CONFIDENCE
 ) -> Rival:
     """Compare a trust function with a signal on a set's parsed rows; ``num_top`` of them represent the selection."""
-    sample = rows.sample.readable
-    first_N, second_N = rows.raw(function), rows.raw(signal)
-    num_rows = len(sample)
-    num_top = min(max(1, round(num_top * num_rows / max(len(rows.parsed), 1))), num_rows)
-    of_rows: dict[str, Any] = {"confidence": confidence, "cluster_N": sample.cluster_N}
-    auc = metrics.compute_auc_difference(first_N, second_N, sample.correct_N, **of_rows)
-    draw_N = hash_unit(sample.row_ids_N, seed)
+    parsed = rows.judged.readable
+    first_N, second_N = parsed.scores[function].raw_N, parsed.scores[signal].raw_N
+    num_top = min(max(1, num_top), len(parsed))
+    of_rows: dict[str, Any] = {"confidence": confidence, "cluster_N": parsed.cluster_N}
+    auc = metrics.compute_auc_difference(first_N, second_N, parsed.correct_N, **of_rows)
+    draw_N = hash_unit(parsed.row_ids_N, seed)
     first_M, second_M = (np.lexsort((draw_N, -raw_N))[:num_top] for raw_N in (first_N, second_N))
     return Rival(
         signal=signal,
         where=where,
         num_top=num_top,
         auc=None if math.isnan(auc.value) else auc,
-        purity=metrics.compute_purity_difference(first_M, second_M, sample.correct_N, **of_rows),
+        purity=metrics.compute_purity_difference(first_M, second_M, parsed.correct_N, **of_rows),
         confidence=confidence,
     )
 
@@ -75,13 +73,18 @@ def find_rivals(
     1 - ``false_alarms`` / k, the probability that a function as good as all signals has such an interval is at most
     ``false_alarms`` (Bonferroni: 2 k lower tails of ``false_alarms`` / 2 k).
     """
-    signals = [name for name in _free(rows) if name != function]
-    if not signals or not len(rows.parsed) or function not in rows.parsed.functions:
+    signals = [name for name in list_free(rows.judged) if name != function]
+    if not signals or not rows.judged.parsed_N.any() or function not in rows.judged.scores:
         return ()
     level = 1 - false_alarms / len(signals)
     return tuple(
         compare_with_signal(rows, where, function, signal, num_top, seed, confidence=level) for signal in signals
     )
+
+
+def list_free(rows: Judged) -> list[str]:
+    """Return the free signals whose scores the rows have."""
+    return [name for name in free_of(rows.scores) if name in rows.scores]
 
 
 def find_best_signal(measured: Mapping[str, GradedSet]) -> tuple[str, str] | None:
@@ -93,10 +96,12 @@ def find_best_signal(measured: Mapping[str, GradedSet]) -> tuple[str, str] | Non
     """
     for where in ("validation", "pool"):
         rows = measured.get(where)
-        if rows is None or not len(rows.parsed):
+        if rows is None or not len(parsed := rows.judged.readable):
             continue
-        correct_N = rows.sample.readable.correct_N
-        aucs = {name: np.nan_to_num(metrics.compute_auc_value(rows.raw(name), correct_N)) for name in _free(rows)}
+        aucs = {
+            name: np.nan_to_num(metrics.compute_auc_value(parsed.scores[name].raw_N, parsed.correct_N))
+            for name in list_free(parsed)
+        }
         if aucs:
             return max(aucs, key=lambda name: aucs[name]), where
     return None
@@ -140,9 +145,3 @@ def describe_winner(name: str, where: str, num_rows: int, found: Json) -> str:
     else:
         won = f"neither {name} nor the best free signal, {signal}, is shown to rank better"
     return f"On {rows} {won} ({name} less {signal}: {by})."
-
-
-def _free(rows: GradedSet) -> list[str]:
-    """Return the free signals that the rows have."""
-    present = rows.parsed.functions
-    return [name for name in free_of(present) if name in present]

@@ -1,9 +1,13 @@
-"""The rows behind the report: scores with correctness, difficulties, and an arm's order over the whole pool."""
+"""The graded rows behind the report: scores with correctness, and an arm's order over the whole pool.
+
+Of a pool of more than ``MOST_GRADED`` labelled rows, a uniform sample is measured. Only the share of right labels among
+an arm's rows is always that of all of them.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,16 +16,18 @@ import pyarrow.compute as pc
 
 from curation.arms import ARMS, TRUST, Configured, Fitted, free_of, is_free
 from curation.arrays import Bools, Float64s, Int64s
-from curation.domains.grading import read_grades
+from curation.domains.grading import Graded, read_grades_among
 from curation.errors import get_error_kind
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json
-from curation.metrics import CONFIDENCE, Estimate, compute_cell_purity, compute_proportion, compute_share_right
+from curation.metrics import CONFIDENCE, Estimate, compute_share_right, compute_top_purities
 from curation.refs import TableRef
-from curation.tables import io
+from curation.tables import io, scans
 from curation.trust import Scores, get_trust
 from curation.trust.parts import find_first_of_each, find_independent
 
+MOST_GRADED, SAMPLE = 1 << 20, "report sample"
+"""Maximum number of labelled rows of a graded pool to measure, and the purpose of the seed that draws a sample."""
 MOST_DRAWN = 2_000
 """Maximum number of rows that :func:`draw_rows` reads."""
 LOWEST = -1e30
@@ -46,20 +52,18 @@ class Judged:
     correct_N: Bools
     parsed_N: Bools
     scores: dict[str, FunctionScores]
-    weight_N: Int64s | None = None
-    """Number of rows that each entry represents, whose ``row_ids_N`` is then only its number; None if always 1."""
     question_N: Int64s | None = None
     """Question that each row asks (``curation.domains.grading.Graded``), or None if all differ."""
     cluster_N: Int64s | None = None
     """Cluster of each row (``curation.domains.grading.Graded``), or None if rows are independent."""
 
     def __len__(self) -> int:
-        return len(self.row_ids_N) if self.weight_N is None else int(self.weight_N.sum())
+        return len(self.row_ids_N)
 
     @property
     def num_right(self) -> int:
         """The number of right labels."""
-        return int(self.correct_N.sum() if self.weight_N is None else self.weight_N[self.correct_N].sum())
+        return int(self.correct_N.sum())
 
     @property
     def share(self) -> float:
@@ -76,8 +80,6 @@ class Judged:
 
     def share_right(self, *, confidence: float = CONFIDENCE) -> Estimate:
         """Return the share of right labels; NaN for no rows."""
-        if self.weight_N is not None:
-            return compute_proportion(self.num_right, len(self), confidence=confidence)
         return compute_share_right(self.correct_N, self.cluster_N, confidence=confidence)
 
     @property
@@ -122,14 +124,26 @@ def free_signals(labels: TableRef) -> tuple[str, ...]:
     return free_of(io.open_table(labels).schema.names)
 
 
-def judge(labels: TableRef, grades: TableRef, functions: Iterable[str]) -> Judged:
-    """Return the graded rows of scored labels, with the scores of trust functions whose columns the labels have."""
-    graded = read_grades(grades)
+def judge(labels: TableRef, grades: TableRef, functions: Iterable[str], *, share: float = 1.0, seed: int = 0) -> Judged:
+    """Return the graded rows of scored labels, with the scores of trust functions whose columns the labels have.
+
+    A ``share`` of the rows is drawn by a hash of their ids. A large table is read in Ray tasks.
+    """
     present = io.open_table(labels).schema.names
     read = {name: trust for name in functions if set((trust := get_trust(name, 0)).features) <= set(present)}
-    columns = dict.fromkeys(["row_id", "label", *(feature for trust in read.values() for feature in trust.features)])
-    table = io.read(labels, columns=list(columns), filter=io.make_answered_filter(labels))
+    names = dict.fromkeys(["row_id", "label", *(feature for trust in read.values() for feature in trust.features)])
+    columns = {name: f"`{name}`" for name in names}
+
+    def draw(fragments: Sequence[int] | None) -> pa.Table:
+        found = [io.read(labels, columns=[*names], filter="false")]
+        for batch in scans.iter_table_batches(labels, columns, io.make_answered_filter(labels), fragments):
+            drawn_B = hash_unit(batch.column("row_id").to_numpy(), seed) < share
+            found.append(pa.Table.from_batches([batch.filter(pa.array(drawn_B))]))
+        return pa.concat_tables(found)
+
+    table = pa.concat_tables([*scans.map_fragments(labels, draw)])
     batch = pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
+    graded = read_grades_among(grades, np.sort(table["row_id"].to_numpy()))
     places_N = locate_rows(table["row_id"].to_numpy(), graded.row_ids_N)
     scores = {}
     for name, trust in read.items():
@@ -209,47 +223,29 @@ def fill_scores(raw_N: Scores) -> Float64s:
     return np.asarray(np.nan_to_num(raw_N.astype(np.float64), nan=LOWEST, posinf=-LOWEST, neginf=LOWEST))
 
 
-class Cells(NamedTuple):
-    """Counts of ranked graded rows by cell, the best cell first."""
-
-    counts_2G: Int64s
-    """Numbers of wrong and right rows, [2, G]."""
-    cluster_G: Int64s | None = None
-    """Cluster of each cell, if each cell is one row (``splits.group``)."""
-
-    def purities(self, points: Sequence[int], confidence: float = CONFIDENCE) -> list[Estimate]:
-        """Return the share of right rows among the first n rows, for each n of ``points``."""
-        return compute_cell_purity(self.counts_2G, points, cluster_G=self.cluster_G, confidence=confidence)
-
-
 @dataclass(frozen=True, kw_only=True)
-class InMemory:
-    """Graded rows in memory; ``selected`` has the row ids, by rank, of each arm that selected from these rows."""
+class GradedSet:
+    """Graded rows of a split, or a sample of them, and the rows that arms selected from the split."""
 
     judged: Judged
     selected: Mapping[str, Int64s]
+    """Row ids of each arm that selected from these rows, by rank."""
     seed: int
+    share: float = 1.0
+    """Share of the split's labelled rows that were drawn."""
+    among: Mapping[str, Graded] = field(default_factory=dict)
+    """Grades of all rows that each arm selected; without an arm's, those among ``judged`` are taken."""
 
     def __len__(self) -> int:
         return len(self.judged)
 
     @property
-    def functions(self) -> list[str]:
-        """The trust functions with scores."""
-        return [*self.judged.scores]
-
-    @property
-    def share_right(self) -> Estimate:
-        """The share of right labels; NaN if there are no rows."""
-        return self.judged.share_right()
-
-    @property
-    def parsed(self) -> "InMemory":
+    def parsed(self) -> "GradedSet":
         """The rows whose label could be read; only these can be selected by trust."""
         return replace(self, judged=self.judged.readable)
 
     @property
-    def all(self) -> "InMemory":
+    def all(self) -> "GradedSet":
         """All rows; unparsed ones have the lowest score and trust 0, as in selection."""
         rows, scores = self.judged, {}
         for name, s in rows.scores.items():
@@ -257,35 +253,32 @@ class InMemory:
             scores[name] = FunctionScores(raw_N=raw_N, trust_N=trust_N)
         return replace(self, judged=replace(rows, scores=scores))
 
-    @property
-    def sample(self) -> Judged:
-        """All rows (of a pool on a grid: about ``curation.report.pool_grid.SAMPLE_ROWS``)."""
-        return self.judged
+    def scale(self, num_rows: int) -> int:
+        """Return the number of rows here that represent ``num_rows`` of the split."""
+        return num_rows if self.share == 1 else max(1, round(self.share * num_rows))
 
-    def raw(self, function: str) -> Float64s:
-        """Return the raw scores of the parsed rows of ``sample``, float64 [N]."""
-        return np.asarray(self.judged.scores[function].raw_N[self.judged.parsed_N])
+    def rank(self, arm: str, points: Sequence[int]) -> list[Estimate]:
+        """Return the share of right rows among an arm's first n, its selected rows first, for each n of ``points``."""
+        selected_M = self.selected.get(arm, np.zeros(0, dtype=np.int64))
+        return self._compute_purities(rank_for_arm(self.judged, arm, selected_M, self.seed), points)
 
-    def of(self, function: str) -> Judged:
-        """Return the rows with a function's scores (on a grid an entry may represent several: ``Judged.weight_N``)."""
-        return self.judged
-
-    def ranked(self, arm: str) -> Cells:
-        """Return the rows by an arm's preference, its selected rows first, by rank."""
-        return self._make_cells(rank_for_arm(self.judged, arm, self.selected.get(arm, np.zeros(0, int)), self.seed))
-
-    def by_score(self, function: str) -> Cells:
-        """Return the rows by score, the highest first."""
+    def rank_by_score(self, function: str, points: Sequence[int], confidence: float = CONFIDENCE) -> list[Estimate]:
+        """Return the share of right rows among the first n by score, for each n of ``points``."""
         draw_N = hash_unit(self.judged.row_ids_N, self.seed)
-        return self._make_cells(np.lexsort((draw_N, -self.judged.scores[function].raw_N)))
+        order = np.lexsort((draw_N, -self.judged.scores[function].raw_N))
+        return self._compute_purities(order, points, confidence)
 
-    def _make_cells(self, order: Int64s) -> Cells:
+    def _compute_purities(self, order: Int64s, points: Sequence[int], confidence: float = CONFIDENCE) -> list[Estimate]:
         right_N, cluster_N = self.judged.correct_N[order], self.judged.cluster_N
-        return Cells(np.stack([~right_N, right_N]).astype(np.int64), None if cluster_N is None else cluster_N[order])
+        ordered_N = None if cluster_N is None else cluster_N[order]
+        return compute_top_purities(right_N, points, ordered_N, confidence=confidence)
 
-    def among_selected(self, arm: str) -> Estimate:
+    def among_selected(self, arm: str, confidence: float = CONFIDENCE) -> Estimate:
         """Return the share of right labels of an arm's graded rows; NaN for none."""
-        return self.judged.subset(np.isin(self.judged.row_ids_N, self.selected[arm])).share_right()
+        rows: Judged | Graded | None = self.among.get(arm)
+        if rows is None:
+            rows = self.judged.subset(np.isin(self.judged.row_ids_N, self.selected[arm]))
+        return compute_share_right(rows.correct_N, rows.cluster_N, confidence=confidence)
 
     def above(self, function: str, threshold_G: Float64s, out_M: Int64s) -> Int64s:
         """Count wrong and right rows at or above each of ascending thresholds of the raw score, int64 [2, G].

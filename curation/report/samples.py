@@ -15,9 +15,8 @@ from curation.domains import attempt
 from curation.hashing import derive
 from curation.json_types import Json
 from curation.refs import TableRef
-from curation.report.pool_grid import GradedSet
 from curation.report.record import GenerationRecord, RunInputs
-from curation.report.rows import InMemory
+from curation.report.rows import GradedSet
 from curation.tables import io, schemas
 from curation.trust import get_trust
 
@@ -83,10 +82,10 @@ def _draw_others(pool: Drawing, selected_M: Int64s, num: int, rng: np.random.Gen
 
 
 def _find_wrong(measured: Mapping[str, GradedSet], function: str, num: int) -> tuple[str, list[int]]:
-    """Return a set's name and the ids of its most trusted wrong rows; skip a pool on a grid, which holds no rows."""
+    """Return a set's name and the ids of its most trusted wrong rows."""
     for where in ("pool", "validation"):
         rows = measured.get(where)
-        if isinstance(rows, InMemory) and function in rows.judged.scores:
+        if rows is not None and function in rows.judged.scores:
             wrong = rows.judged.readable
             wrong = wrong.subset(~wrong.correct_N)
             order = np.argsort(-wrong.scores[function].raw_N, kind="stable")[:num]

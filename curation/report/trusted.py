@@ -40,7 +40,6 @@ from curation.report.evidence import (
     weigh,
 )
 from curation.report.near_copies import MOST_ROWS, NearCopies, find_near_copies, read_questions
-from curation.report.pool_grid import GradedSet
 from curation.report.record import GROUND_TRUTH, GenerationRecord, RunInputs
 from curation.report.rivals import (
     compare_with_signal,
@@ -49,7 +48,7 @@ from curation.report.rivals import (
     find_best_signal,
     make_rival_entry,
 )
-from curation.report.rows import InMemory, Judged
+from curation.report.rows import GradedSet, Judged
 from curation.tables import io
 
 LOOKED_AT, CHARACTERS = 2_000, 40
@@ -70,12 +69,14 @@ class MeasuredRows:
     selected: Mapping[str, pa.Table]
     """Rows of each arm (``curation.report.rows.read_selected_rows``)."""
     num_pool: int
+    share: float
+    """Share of the pool's labelled rows that are measured one by one."""
 
     @cached_property
     def sets(self) -> dict[str, GradedSet]:
         """The non-empty sets of rows: validation rows, held out from the fits of all functions, and a graded pool."""
         held = self.judged["source"].held_out(self.judged["source"].scores, self.run.seed)
-        found = {"validation": InMemory(judged=held, selected={}, seed=self.run.seed), "pool": self.pool}
+        found = {"validation": GradedSet(judged=held, selected={}, seed=self.run.seed), "pool": self.pool}
         return {name: rows for name, rows in found.items() if rows is not None and len(rows)}
 
     @property
@@ -113,7 +114,7 @@ def collect_evidence(
         Material(
             arm=arm,
             function=function,
-            validation=InMemory(judged=held, selected={}, seed=run.seed) if held is not None and len(held) else None,
+            validation=GradedSet(judged=held, selected={}, seed=run.seed) if held is not None and len(held) else None,
             pool=rows.sets.get("pool"),
             source=known,
             selected_trust_M=trust_M[drawn_M],
@@ -237,7 +238,7 @@ def trust_tables(rows: MeasuredRows) -> Json:
     for name, graded in rows.sets.items():
         result[name] = {}
         # There are fewer validation rows than pool rows: take the same share of them.
-        num_top = rows.record.n if name == "pool" else rows.scale_count(len(graded))
+        num_top = graded.scale(rows.record.n) if name == "pool" else rows.scale_count(len(graded))
         for view, seen, of in (
             ("parsed", graded.parsed, source.readable.distinct),
             ("all", graded.all, source.distinct),
@@ -250,7 +251,7 @@ def trust_tables(rows: MeasuredRows) -> Json:
             may = function in ranked and num_top > 0
             found["against"] = {
                 what: make_rival_entry(compare_with_signal(graded, name, function, other, num_top, seed))
-                if may and other is not None and other != function and other in graded.parsed.functions
+                if may and other is not None and other != function and other in graded.judged.scores
                 else None
                 for what, other in others.items()
             }
@@ -273,7 +274,7 @@ def measure_regimes(rows: MeasuredRows) -> tuple[list[Json], list[Json]]:
     sets, seed = rows.sets, rows.run.seed
     named = {"validation": ("ID", sets["validation"])} if "validation" in sets else {}
     for name, probe in rows.run.config["splits"]["probes"].items():
-        named[name] = (probe["regime"], InMemory(judged=rows.judged[f"probe-{name}"], selected={}, seed=seed))
+        named[name] = (probe["regime"], GradedSet(judged=rows.judged[f"probe-{name}"], selected={}, seed=seed))
     named |= {"pool": ("pool", sets["pool"])} if "pool" in sets else {}
     constant = rows.judged["source"].readable.distinct.share
     lines: list[Json] = []

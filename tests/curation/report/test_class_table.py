@@ -12,10 +12,10 @@ from sklearn.metrics import confusion_matrix
 from test_verdict import HEALTHY
 
 from curation.domains.classification import Classification
-from curation.report.class_table import COLLAPSE, ClassesChosen, as_evidence, collect_class_table
+from curation.report.class_table import ClassesChosen, as_evidence, collect_class_table
 from curation.report.evidence import LabelsSeen
 from curation.report.html import _make_page_environment
-from curation.report.verdict import CARE, reach_verdict
+from curation.report.verdict import CARE, LIMITS, reach_verdict
 from curation.selection.class_shares import estimate_shares
 from curation.tables import schemas
 
@@ -73,7 +73,7 @@ def test_rows_by_class_are_those_of_a_count_by_hand(run):
     assert found["rows"][0]["confused"] is None  # nobody is called anger in error
     assert found["num_unparsed"] == given[3] > 0
     gaps = [abs(row["share"] - row["estimated"]) for row in found["rows"]]
-    assert found["distance"] == pytest.approx(sum(gaps) / 2) and found["distance"] > COLLAPSE and found["least"] < 0.02
+    assert found["distance"] == pytest.approx(sum(gaps) / 2) and found["distance"] > LIMITS["collapse"] and found["least"] < 0.02
     evidence = as_evidence(found)
     assert evidence is not None and [line[0] for line in evidence.over] == ["joy"]
     assert [line[0] for line in evidence.under] == ["<b>sadness</b>", "anger"]
@@ -152,7 +152,8 @@ def test_a_collapse_names_the_classes_and_the_line_to_write() -> None:
     assert seen["collapse"]["next"] == "Divide the places among the classes: selection: {quota: auto}."
     assert "selection: {budget: {n: 2000}, quota: auto}" in found(is_cut=True)["collapse"]["next"]
     assert "the teacher gave too few rows the other labels" in found(is_divided=True)["collapse"]["next"]
-    assert not found(distance=COLLAPSE + 0.009) and found(distance=COLLAPSE + 0.02)
+    most = LIMITS["collapse"]
+    assert not found(distance=most + 0.009) and found(distance=most + 0.02)
     assert "30.0 % of the places of selection.quota; sadness" in found(basis="given")["collapse"]["finding"].replace(
         "\N{NO-BREAK SPACE}", " "
     )

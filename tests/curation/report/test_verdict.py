@@ -31,13 +31,12 @@ from curation.report.evidence import (
     compute_brier_excess,
     compute_difference,
     foresee_purity,
-    measure_quality,
 )
 from curation.report.html import render
 from curation.report.near_copies import NearCopies
 from curation.report.record import PossibleGroups, ReviewRecord
 from curation.report.rivals import Rival
-from curation.report.rows import FunctionScores, InMemory, Judged
+from curation.report.rows import FunctionScores, Judged
 from curation.report.samples import collect_samples
 from curation.report.verdict import CARE, RULES, STOP, USE, find_gravest, find_reviewed_purity, reach_verdict
 from curation.stages.shift import describe_foreign
@@ -472,45 +471,6 @@ def test_the_intervals_that_decide_have_their_level() -> None:
         found = compute_difference(one, other)
         wide += not found.low <= 0.1 <= found.high
     assert wide <= 30
-
-
-def test_rows_that_stand_for_many_count_as_many() -> None:
-    rng = np.random.default_rng(2)
-    raw, weight, right = rng.normal(size=60), rng.integers(1, 9, 60), rng.random(60) < 0.6
-    trust = 1 / (1 + np.exp(-raw))
-
-    def judged(times: np.ndarray | None) -> Judged:
-        each = np.repeat(np.arange(60), weight) if times is None else np.arange(60)
-        score = FunctionScores(raw_N=raw[each], trust_N=trust[each])
-        parsed = np.ones(len(each), dtype=bool)
-        return Judged(
-            row_ids_N=np.arange(len(each)),
-            correct_N=right[each],
-            parsed_N=parsed,
-            scores={"trust": score},
-            weight_N=times,
-        )
-
-    class View:
-        def __init__(self, rows: Judged) -> None:
-            self.rows, self.held = rows, InMemory(judged=judged(None), selected={}, seed=0).parsed
-
-        def __len__(self) -> int:
-            return len(self.rows)
-
-        def of(self, function: str) -> Judged:
-            return self.rows
-
-        def by_score(self, function: str) -> np.ndarray:
-            return self.held.by_score(function)
-
-    held, counted = (measure_quality(View(judged(times)), "trust", 50, 0.6) for times in (None, weight))
-    assert held is not None and counted is not None
-    for name in ("rows", "rarer", "share_right", "top", "believed"):
-        assert getattr(held, name) == getattr(counted, name)
-    assert counted.top_trust == pytest.approx(held.top_trust)
-    assert counted.brier_excess.low == pytest.approx(held.brier_excess.low)
-    assert counted.auc.value == pytest.approx(held.auc.value)
 
 
 def test_false_alarms_and_misses_of_a_few_simulated_runs() -> None:
