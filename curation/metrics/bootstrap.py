@@ -5,8 +5,8 @@ those of ten thousand. Resampling cannot show variation that the sample lacks: t
 identical rows, is too narrow, and that from a single row is a point.
 """
 
-import threading
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -47,26 +47,15 @@ def resample(
     return np.concatenate(values)
 
 
-class _Draws(threading.local):
-    """The last draws of a thread, in the smallest integer type that holds them, and the arguments of the draw."""
-
-    source: tuple[bytes, int, int] | None = None
-    drawn_RF: NDArray[Any]
-
-
-_last = _Draws()
-
-
+@lru_cache(maxsize=4)
 def _draw_counts(counts: bytes, seed: int, resamples: int) -> NDArray[Any]:
     """Draw counts of the F cells that have rows, [R, F]; cache them for the next statistic, since drawing is slow."""
-    if _last.source != (counts, seed, resamples):
-        counts_F = np.frombuffer(counts, dtype=np.int64)
-        num_rows, rng = int(counts_F.sum()), np.random.default_rng(seed)
-        drawn_RF = np.empty((resamples, len(counts_F)), np.min_scalar_type(num_rows))
-        for part_RF in np.split(drawn_RF, range(_CHUNK, resamples, _CHUNK)):
-            part_RF[:] = rng.multinomial(num_rows, counts_F / num_rows, size=len(part_RF))
-        _last.source, _last.drawn_RF = (counts, seed, resamples), drawn_RF
-    return _last.drawn_RF
+    counts_F = np.frombuffer(counts, dtype=np.int64)
+    num_rows, rng = int(counts_F.sum()), np.random.default_rng(seed)
+    drawn_RF = np.empty((resamples, len(counts_F)), np.min_scalar_type(num_rows))
+    for part_RF in np.split(drawn_RF, range(_CHUNK, resamples, _CHUNK)):
+        part_RF[:] = rng.multinomial(num_rows, counts_F / num_rows, size=len(part_RF))
+    return drawn_RF
 
 
 def compute_percentiles(value: float, resampled_R: Floats, n: int) -> Estimate:

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyroaring import BitMap64
 
 from curation.arms import ARMS
 from curation.arrays import Bools, Float64s, Int64s
@@ -25,7 +24,6 @@ from curation.report.record import GenerationRecord, RunInputs
 from curation.report.rows import SAMPLE, GradedSet
 from curation.report.tested import Tests, compute_accuracy
 from curation.tables import io, scans
-from curation.tables.row_ids import find_missing_ids, include
 
 DOMAIN_ROWS = 8192
 """Number of rows that are Python objects at a time."""
@@ -44,10 +42,7 @@ Difficulties = tuple[Int64s, Float64s]
 def read_pool_difficulties(run: RunInputs, record: GenerationRecord, share: float) -> Difficulties:
     """Return difficulties of about a ``share`` of the pool rows that the generation labelled."""
     ids_N, values_N = _read_difficulties(run.prepared["pool"], run.domain, derive(run.seed, SAMPLE), share)
-    labelled = BitMap64()
-    for batch in scans.iter_table_batches(record.labels["pool"], {"row_id": "row_id"}, None):
-        include(labelled, batch.column("row_id").to_numpy())
-    mine_N = ~find_missing_ids(ids_N, labelled)
+    mine_N = io.find_offsets(record.labels["pool"], ids_N) >= 0
     return ids_N[mine_N], values_N[mine_N]
 
 

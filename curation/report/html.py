@@ -15,7 +15,7 @@ from curation.json_types import Json, JsonView
 from curation.registry import load_code
 from curation.report import charts
 from curation.report.costs import describe_amount
-from curation.report.headline import format_p_value, format_percent, format_points, name_of
+from curation.report.headline import FILTERS, describe_name
 from curation.report.searched import draw_search_figures, format_drawn_value
 from curation.report.verdict import RULES
 from curation.storage.paths import Place, write_atomically
@@ -86,14 +86,11 @@ def _find_template(path: str) -> Template:
 def _make_page_environment() -> Environment:
     made = make_environment(_HERE, autoescape=True)
     made.filters.update(
-        percent=format_percent,
-        points=format_points,
-        p=format_p_value,
-        count=lambda value: f"{value:,}",
+        **FILTERS,
         duration=format_duration,
         speed=format_speed,
         local=lambda moment: f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S %Z}",
-        arm=name_of,
+        arm=lambda arm: describe_name(arm["name"]),
         completions=describe_completions,
         short=format_drawn_value,
         amount=lambda value, name: describe_amount(name, value),

@@ -20,7 +20,7 @@ HISTOGRAM_BINS = 20
 CURVE_POINTS = 120
 MOST_THREADS = 4
 """Maximum number of trust functions measured in parallel: a bootstrap's draws, which take most of the time, release
-the GIL, and each thread caches its own."""
+the GIL. As many draws are cached."""
 
 
 def compute_share(

@@ -68,7 +68,7 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
     chosen = {arm: _collect_selected(rows, arm, foreseen.get(arm)) for arm in selected}
     students = collect_students(run, record, chosen, selected)
     arm = rows.judged_arm
-    varied, classes = measure_diversity(record, arm, num_pool, pool), collect_class_table(run, record, arm)
+    varied, classes = measure_diversity(record, arm, num_pool, pool, run.seed), collect_class_table(run, record, arm)
     shown: Json = {"judged": None, "evidence": None, "rows": None}
     if arm is not None:
         trust_M, table = rows.trust_of(arm), record.selections[arm].to_json()

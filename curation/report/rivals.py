@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from curation import metrics
-from curation.arms import free_of, is_free
+from curation.arms import free_of
 from curation.hashing import hash_unit
 from curation.json_types import Json
 from curation.metrics import CONFIDENCE, Estimate
-from curation.report.headline import describe_name
 from curation.report.rows import GradedSet, Judged
 
 
@@ -115,33 +114,3 @@ def make_rival_entry(rival: Rival) -> Json:
         "auc": None if rival.auc is None else rival.auc.to_json(),
         "purity": rival.purity.to_json(),
     }
-
-
-def describe_trust(kind: str | None, choice: Mapping[str, object] | None) -> str:
-    """Return a sentence that names the function by which the reference arm ranks, from the summary of its fit."""
-    if choice is None:
-        return f"Trust here is the function {describe_name(kind)}." if kind else "Trust here is a fitted function."
-    taken = str(choice["taken"])
-    if is_free(taken):
-        return f"Trust here is {describe_name(taken)} alone: no fitted function beat it in cross-validation."
-    reason = str(choice.get("reason") or "").strip().rstrip(".")
-    return f"Trust here is {describe_name(taken)}{f': {reason}' if reason else ', chosen in cross-validation'}."
-
-
-def describe_winner(name: str, where: str, num_rows: int, found: Json) -> str:
-    """Return a sentence that says whether a trust function ranks better than the best free signal in the entry."""
-    signal, auc, purity = describe_name(found["signal"]), found["auc"], found["purity"]
-    rows = f"{num_rows:,} parsed {'rows of the pool' if where == 'pool' else 'held-out rows of the source'}"
-    value, low, high = (100 * purity[key] for key in ("value", "low", "high"))
-    by = f"purity of the first {found['num_top']:,} {value:+.1f} points [{low:+.1f}, {high:+.1f}]"
-    if auc is not None:
-        by = f"AUC {auc['value']:+.3f} [{auc['low']:+.3f}, {auc['high']:+.3f}], {by}"
-    by = by.replace("-", "\u2212")
-    decisive = purity if auc is None else auc
-    if decisive["low"] > 0:
-        won = f"{name} ranks better than the best free signal, {signal}"
-    elif decisive["high"] < 0:
-        won = f"the free signal {signal} ranks better than {name}"
-    else:
-        won = f"neither {name} nor the best free signal, {signal}, is shown to rank better"
-    return f"On {rows} {won} ({name} less {signal}: {by})."

@@ -124,24 +124,33 @@ def free_signals(labels: TableRef) -> tuple[str, ...]:
     return free_of(io.open_table(labels).schema.names)
 
 
+def draw_table(ref: TableRef, names: Iterable[str], filter: str, share: float, seed: int) -> pa.Table:
+    """Return columns of about a ``share`` of the rows that match an SQL filter, drawn by a hash of their ids.
+
+    ``names`` include ``row_id``. A large table is read in Ray tasks.
+    """
+    columns = {name: f"`{name}`" for name in names}
+
+    def draw(fragments: Sequence[int] | None) -> list[pa.RecordBatch]:
+        return [
+            batch.filter(pa.array(hash_unit(batch.column("row_id").to_numpy(), seed) < share))
+            for batch in scans.iter_table_batches(ref, columns, filter, fragments)
+        ]
+
+    batches = [batch for part in scans.map_fragments(ref, draw) for batch in part]
+    schema = io.open_table(ref).schema
+    return pa.Table.from_batches(batches) if batches else pa.schema(map(schema.field, columns)).empty_table()
+
+
 def judge(labels: TableRef, grades: TableRef, functions: Iterable[str], *, share: float = 1.0, seed: int = 0) -> Judged:
     """Return the graded rows of scored labels, with the scores of trust functions whose columns the labels have.
 
-    A ``share`` of the rows is drawn by a hash of their ids. A large table is read in Ray tasks.
+    A ``share`` of the rows is drawn by :func:`draw_table`.
     """
     present = io.open_table(labels).schema.names
     read = {name: trust for name in functions if set((trust := get_trust(name, 0)).features) <= set(present)}
     names = dict.fromkeys(["row_id", "label", *(feature for trust in read.values() for feature in trust.features)])
-    columns = {name: f"`{name}`" for name in names}
-
-    def draw(fragments: Sequence[int] | None) -> pa.Table:
-        found = [io.read(labels, columns=[*names], filter="false")]
-        for batch in scans.iter_table_batches(labels, columns, io.make_answered_filter(labels), fragments):
-            drawn_B = hash_unit(batch.column("row_id").to_numpy(), seed) < share
-            found.append(pa.Table.from_batches([batch.filter(pa.array(drawn_B))]))
-        return pa.concat_tables(found)
-
-    table = pa.concat_tables([*scans.map_fragments(labels, draw)])
+    table = draw_table(labels, names, io.make_answered_filter(labels), share, seed)
     batch = pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
     graded = read_grades_among(grades, np.sort(table["row_id"].to_numpy()))
     places_N = locate_rows(table["row_id"].to_numpy(), graded.row_ids_N)

@@ -39,15 +39,10 @@ from curation.report.evidence import (
     foresee_purity,
     weigh,
 )
+from curation.report.headline import say
 from curation.report.near_copies import MOST_ROWS, NearCopies, find_near_copies, read_questions
 from curation.report.record import GROUND_TRUTH, GenerationRecord, RunInputs
-from curation.report.rivals import (
-    compare_with_signal,
-    describe_trust,
-    describe_winner,
-    find_best_signal,
-    make_rival_entry,
-)
+from curation.report.rivals import compare_with_signal, find_best_signal, make_rival_entry
 from curation.report.rows import GradedSet, Judged
 from curation.tables import io
 
@@ -255,12 +250,12 @@ def trust_tables(rows: MeasuredRows) -> Json:
                 else None
                 for what, other in others.items()
             }
-    result["told"] = [describe_trust(fit.get("kind"), fit.get("choice"))]
+    result["told"] = say("trust", fit.get("kind"), fit.get("choice"))
     seen_in = {where: result[where]["parsed"] for where in ("pool", "validation") if "parsed" in result.get(where, {})}
     for where, table in seen_in.items():
         if REFERENCE_ARM in table["functions"]:
             found = table["functions"][REFERENCE_ARM]["against"]["best"]
-            result["told"] += [] if found is None else [describe_winner("trust", where, table["num_rows"], found)]
+            result["told"] += [] if found is None else say("winner", "trust", where, table["num_rows"], found)
             break
     return result
 

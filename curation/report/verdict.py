@@ -4,7 +4,6 @@ A rule checks one aspect and may give a finding; the verdict is the level of the
 ``benchmarks.verdicts`` simulates good and bad runs, and counts false alarms and misses.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import yaml
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Template
 from pydantic import TypeAdapter
 
 from curation.escaping import quote_text
@@ -22,7 +21,7 @@ from curation.metrics import Estimate, compute_finite_share, compute_proportion,
 from curation.refs import TableRef
 from curation.registry import load_code
 from curation.report.evidence import CONFIDENCE, Evidence, ReviewedPurity, compute_difference, widen_interval
-from curation.report.headline import describe_name, format_difference, format_lead, format_number, format_percent
+from curation.report.headline import WORDS, format_difference, format_percent, join_lines
 from curation.report.record import ReviewRecord
 from curation.report.rivals import Rival
 
@@ -51,29 +50,31 @@ class VerdictRule(NamedTuple):
 
 _SPEC = yaml.safe_load((Path(__file__).parent / "rules.yaml").read_text())
 LIMITS: Mapping[str, float] = _SPEC["limits"]
-_WORDS = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-_WORDS.globals.update(
-    limits=LIMITS,
-    difference=compute_difference,
-    widen=widen_interval,
-    proportion=partial(compute_proportion, confidence=CONFIDENCE),
-)
-_WORDS.filters.update(
-    count=lambda value: f"{value:,}",
-    percent=format_percent,
-    number=format_number,
-    lead=format_lead,
-    points=lambda of: format_difference(of.value, of.low, of.high),
-    whole=lambda of: f"{format_percent(of.value)} [{100 * of.low:.0f}, {100 * of.high:.0f}]",
-    name=describe_name,
-    quote=quote_text,
-)
+_GLOBALS: Json = {
+    "limits": LIMITS,
+    "difference": compute_difference,
+    "widen": widen_interval,
+    "proportion": partial(compute_proportion, confidence=CONFIDENCE),
+}
+_WORDS = WORDS.overlay()
+_WORDS.filters = {
+    **WORDS.filters,
+    "gain": lambda of: format_difference(of.value, of.low, of.high),
+    "whole": lambda of: f"{format_percent(of.value)} [{100 * of.low:.0f}, {100 * of.high:.0f}]",
+    "quote": quote_text,
+}
+
+
+def _compile(text: str) -> Template:
+    return _WORDS.from_string(text, _GLOBALS)
+
+
 RULES = [
     VerdictRule(
         rule["name"],
-        _WORDS.from_string(rule["asks"]).render(),
-        _WORDS.from_string(rule["mend"]),
-        _WORDS.from_string(rule["find"]),
+        _compile(rule["asks"]).render(),
+        _compile(rule["mend"]),
+        _compile(rule["find"]),
     )
     for rule in _SPEC["rules"]
 ]
@@ -117,12 +118,12 @@ def reach_verdict(evidence: Evidence, directory: str) -> ReportVerdict:
     }
 
     def say(template: Template) -> str:
-        return re.sub("[ \n]+", " ", template.render(facts)).strip(" ")  # not the spaces that do not break
+        return join_lines(template.render(facts))
 
     texts = [(rule, text.partition(": ")) for rule in RULES if (text := say(rule.find))]
     found = sorted(texts, key=lambda item: -LEVELS.index(item[1][0]))
     if not found:
-        words = say(_WORDS.from_string(_SPEC["praise"]))
+        words = say(_compile(_SPEC["praise"]))
         return ReportVerdict(level=USE, sign=SIGNS[USE], sentence=f"Use it: {words}.", findings=[])
     advisers = (load_code(feature.spread) for feature in features().values() if feature.spread is not None)
     facts["spread"] = next((text for advise in advisers if (text := advise(evidence)) is not None), "")

@@ -73,7 +73,11 @@ def test_rows_by_class_are_those_of_a_count_by_hand(run):
     assert found["rows"][0]["confused"] is None  # nobody is called anger in error
     assert found["num_unparsed"] == given[3] > 0
     gaps = [abs(row["share"] - row["estimated"]) for row in found["rows"]]
-    assert found["distance"] == pytest.approx(sum(gaps) / 2) and found["distance"] > LIMITS["collapse"] and found["least"] < 0.02
+    assert (
+        found["distance"] == pytest.approx(sum(gaps) / 2)
+        and found["distance"] > LIMITS["collapse"]
+        and found["least"] < 0.02
+    )
     evidence = as_evidence(found)
     assert evidence is not None and [line[0] for line in evidence.over] == ["joy"]
     assert [line[0] for line in evidence.under] == ["<b>sadness</b>", "anger"]

@@ -25,7 +25,7 @@ from curation.hashing import derive, hash_unit
 from curation.metrics import compute_runs_recovery
 from curation.refs import ModelRef, TableRef, TrustRef
 from curation.report import FORMAT, GenerationRecord, PassRecord, RunRecord, StageSummary, write
-from curation.report.headline import _describe_weak_to_strong, with_interval
+from curation.report.headline import say, with_interval
 from curation.report.html import render
 from curation.report.rows import UNPARSED, judge, rank_for_arm
 from curation.report.tested import CLAIMS, explain_withheld
@@ -596,9 +596,8 @@ def test_a_base_that_passes_the_teacher_by_itself_takes_the_claim_away(run: RunR
     generation = {"teacher": teacher, "base": report["base"], "asked_unlike": None}
     main = {"against_teacher": {"difference": 0.153, "low": 0.12, "high": 0.187}, "weak_to_strong": True}
     for low, words in ((0.01, ": weak-to-strong."), (-0.03, "the training is not shown to help (+2.0 points [")):
-        (line,) = _describe_weak_to_strong(
-            generation, {**main, "against_base": {"difference": 0.02, "low": low, "high": 0.05}}
-        )
+        against = {"difference": 0.02, "low": low, "high": 0.05}
+        (line,) = say("weak_to_strong", generation, {**main, "against_base": against})
         assert line.startswith("It passes its weak teacher (41.0") and words in line
 
 
