@@ -1,7 +1,7 @@
 """Diversity of the selected labels, and the selected rows as a share of the pool's right labels.
 
-Of more than ``MOST_GRADED`` rows the labels of a sample are counted; their number and perplexity are then lower bounds,
-marked as such.
+Of a pool of more than ``MOST_GRADED`` rows the labels of a sample are counted; their number and perplexity are then
+lower bounds, marked as such.
 """
 
 import numpy as np
@@ -10,11 +10,9 @@ import pyarrow as pa
 from curation.arms import ARMS, TRUST, Configured, Fitted
 from curation.hashing import derive
 from curation.json_types import Json
-from curation.refs import TableRef
 from curation.report.record import GenerationRecord
-from curation.report.rows import MOST_GRADED, SAMPLE, GradedSet, draw_table
+from curation.report.rows import MOST_GRADED, SAMPLE, GradedSet, read_scores
 from curation.tables import io
-from curation.trust import get_trust
 
 MUCH = 0.5
 """Share of the right labels above which wrong ones are selected too, unless trust ranks almost without error."""
@@ -44,30 +42,24 @@ def measure_diversity(
     ``arm`` is the judged arm. If the pool is graded, the share of right labels is scaled up to all labelled rows.
     Otherwise the expected number is the sum of the arm's trust over the parsed rows, if that trust is calibrated.
     """
-
-    def draw(ref: TableRef, filter: str, features: tuple[str, ...] = ()) -> tuple[pa.Table, int]:
-        num_rows = io.count(ref, filter=filter)
-        share = min(1.0, MOST_GRADED / max(num_rows, 1))
-        return draw_table(ref, ["row_id", "label", *features], filter, share, derive(seed, SAMPLE)), num_rows
-
-    parsed, labels, function = "label IS NOT NULL", record.labels["pool"], None
+    labels, functions = record.labels["pool"], []
     if pool is None and arm is not None and isinstance(TRUST[ARMS[arm].trust], Fitted | Configured):
-        function = get_trust(ARMS[arm].trust, 0)
-    features = () if function is None else tuple(function.features)
-    rows, num_rows = draw(labels, f"({io.make_answered_filter(labels)}) AND {parsed}", features)
+        functions = [ARMS[arm].trust]
+    rows = read_scores(labels, functions, share=min(1.0, MOST_GRADED / max(num_pool, 1)), seed=derive(seed, SAMPLE))
+    num_parsed, parsed_N = io.count(labels, f"({io.make_answered_filter(labels)}) AND label IS NOT NULL"), rows.parsed_N
     arms = {}
     for name, ref in record.selections.items():
-        selected, num_selected = draw(ref, parsed)
-        arms[name] = count_labels(selected["label"], num_selected)
+        selected = io.read(ref, ["label"], "label IS NOT NULL")["label"]
+        arms[name] = count_labels(selected, len(selected))
     expected, right = None, None
     if pool is not None and len(pool):
         expected = pool.judged.share_right().value * num_pool
-    elif function is not None:
-        trust_N = function.score(rows.combine_chunks().to_batches()[0]) if rows.num_rows else np.zeros(1)
-        expected = float(np.nansum(trust_N.astype(np.float64))) * num_rows / max(rows.num_rows, 1)
+    elif rows.scores:
+        (score,) = rows.scores.values()
+        expected = float(score.trust_N[parsed_N].sum()) * num_parsed / max(int(parsed_N.sum()), 1)
     if expected is not None:
         share = record.n / expected if expected else None
         much = share is None or share > MUCH
         basis = "trust" if pool is None else "audit"
         right = {"basis": basis, "expected": expected, "n": record.n, "share": share, "is_much": much}
-    return {"arms": arms, "pool": count_labels(rows["label"], num_rows), "right": right}
+    return {"arms": arms, "pool": count_labels(rows.label_N.drop_null(), num_parsed), "right": right}

@@ -112,7 +112,7 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "difficulty": summarise_difficulty(difficulty, selected),
         "purity_by_difficulty": compute_purity_bins(pool, selected, difficulty),
         "accuracy_by_difficulty": compute_accuracy_bins(tests, read_test_difficulties(run)) if tests else None,
-        "risk_curves": compute_risk_curves(run, record, rows.judged, pool),
+        "risk_curves": compute_risk_curves(run, record, rows.judged, pool, num_pool=num_pool, share=rows.share),
         "judging": collect_judging(record, alone=read_domain(run.config).judge is not None),
         "projection": None if record.projection is None else dict(record.projection),
         "features": collect_feature_numbers(record.features),

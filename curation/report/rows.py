@@ -7,7 +7,7 @@ an arm's rows is always that of all of them.
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -124,45 +124,58 @@ def free_signals(labels: TableRef) -> tuple[str, ...]:
     return free_of(io.open_table(labels).schema.names)
 
 
-def draw_table(ref: TableRef, names: Iterable[str], filter: str, share: float, seed: int) -> pa.Table:
-    """Return columns of about a ``share`` of the rows that match an SQL filter, drawn by a hash of their ids.
+class ScoredRows(NamedTuple):
+    """Answered rows of scored labels."""
 
-    ``names`` include ``row_id``. A large table is read in Ray tasks.
+    row_ids_N: Int64s
+    label_N: pa.ChunkedArray
+    scores: dict[str, FunctionScores]
+
+    @property
+    def parsed_N(self) -> Bools:
+        """Whether each row's label could be read."""
+        return np.asarray(self.label_N.is_valid().to_numpy())
+
+
+def read_scores(labels: TableRef, functions: Iterable[str], *, share: float = 1.0, seed: int = 0) -> ScoredRows:
+    """Return the answered rows, or a share of them, with the scores of functions whose columns the labels have.
+
+    Rows are drawn by a hash of their ids. A large table is read in Ray tasks.
     """
-    columns = {name: f"`{name}`" for name in names}
+    schema = io.open_table(labels).schema
+    read = {name: trust for name in functions if set((trust := get_trust(name, 0)).features) <= set(schema.names)}
+    names = dict.fromkeys(["row_id", "label", *(feature for trust in read.values() for feature in trust.features)])
+    columns, answered = {name: f"`{name}`" for name in names}, io.make_answered_filter(labels)
 
     def draw(fragments: Sequence[int] | None) -> list[pa.RecordBatch]:
         return [
             batch.filter(pa.array(hash_unit(batch.column("row_id").to_numpy(), seed) < share))
-            for batch in scans.iter_table_batches(ref, columns, filter, fragments)
+            for batch in scans.iter_table_batches(labels, columns, answered, fragments)
         ]
 
-    batches = [batch for part in scans.map_fragments(ref, draw) for batch in part]
-    schema = io.open_table(ref).schema
-    return pa.Table.from_batches(batches) if batches else pa.schema(map(schema.field, columns)).empty_table()
+    batches = [batch for part in scans.map_fragments(labels, draw) for batch in part]
+    table = pa.Table.from_batches(batches) if batches else pa.schema(map(schema.field, names)).empty_table()
+    whole = pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
+    scores = {}
+    for name, trust in read.items():
+        trust_N = np.nan_to_num(trust.score(whole).astype(np.float64), nan=0.0)
+        scores[name] = FunctionScores(raw_N=fill_scores(trust.raw_score(whole)), trust_N=trust_N)
+    return ScoredRows(table["row_id"].to_numpy(), table["label"], scores)
 
 
 def judge(labels: TableRef, grades: TableRef, functions: Iterable[str], *, share: float = 1.0, seed: int = 0) -> Judged:
-    """Return the graded rows of scored labels, with the scores of trust functions whose columns the labels have.
-
-    A ``share`` of the rows is drawn by :func:`draw_table`.
-    """
-    present = io.open_table(labels).schema.names
-    read = {name: trust for name in functions if set((trust := get_trust(name, 0)).features) <= set(present)}
-    names = dict.fromkeys(["row_id", "label", *(feature for trust in read.values() for feature in trust.features)])
-    table = draw_table(labels, names, io.make_answered_filter(labels), share, seed)
-    batch = pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
-    graded = read_grades_among(grades, np.sort(table["row_id"].to_numpy()))
-    places_N = locate_rows(table["row_id"].to_numpy(), graded.row_ids_N)
-    scores = {}
-    for name, trust in read.items():
-        raw_N = trust.raw_score(batch)
-        trust_N = np.nan_to_num(trust.score(batch).astype(np.float64), nan=0.0)[places_N]
-        scores[name] = FunctionScores(raw_N=fill_scores(raw_N)[places_N], trust_N=trust_N)
+    """Return the graded rows of :func:`read_scores`, ascending by row id."""
+    rows = read_scores(labels, functions, share=share, seed=seed)
+    graded = read_grades_among(grades, np.sort(rows.row_ids_N))
+    places_N = locate_rows(rows.row_ids_N, graded.row_ids_N)
+    scores = {
+        name: FunctionScores(raw_N=score.raw_N[places_N], trust_N=score.trust_N[places_N])
+        for name, score in rows.scores.items()
+    }
     return Judged(
         row_ids_N=graded.row_ids_N,
         correct_N=graded.correct_N,
-        parsed_N=table["label"].is_valid().to_numpy()[places_N],
+        parsed_N=rows.parsed_N[places_N],
         scores=scores,
         question_N=graded.question_N,
         cluster_N=graded.cluster_N,
