@@ -16,7 +16,7 @@ from curation.registry import load_code
 from curation.report import charts
 from curation.report.costs import describe_amount
 from curation.report.headline import FILTERS, describe_name
-from curation.report.searched import draw_search_figures, format_drawn_value
+from curation.report.searched import draw_course, draw_finals, format_drawn_value
 from curation.report.verdict import RULES
 from curation.storage.paths import Place, write_atomically
 from curation.telemetry.standing import format_speed
@@ -31,7 +31,9 @@ def write(report: JsonView, directory: Place) -> tuple[Place, Place]:
 
 def write_search(search: JsonView, directory: Place) -> tuple[Place, Place]:
     """Write ``search.html`` and ``search.json`` to a directory, each atomically; return their paths."""
-    figures = {name: Markup(svg) for name, svg in draw_search_figures(search).items()}
+    course = draw_course("search-course", search["trials"], search["metric"])
+    finals = draw_finals("search-finals", search["choice"], search["metric"])
+    figures = {"course": Markup(course), "finals": Markup(finals)}
     return write_page(f"{_HERE}:search.html.j2", "search", search, directory, figures=figures)
 
 

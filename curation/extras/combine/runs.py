@@ -4,12 +4,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from curation.commands.tables import format_percent_interval
 from curation.config.load import load_config
 from curation.errors import CombineError
 from curation.json_types import Json
 from curation.metrics import Estimate
 from curation.pipeline.running import Unfinished, get_finished_record
-from curation.report.html import write_page
+from curation.report.html import make_environment, write_page
 from curation.report.record import RunRecord
 from curation.report.tested import describe_asking
 from curation.storage.paths import Place, to_place
@@ -23,13 +24,15 @@ class Member:
     run: RunRecord
 
 
-def write_several(content: Json, name: str, output: str | None) -> Place:
-    """Write ``<name>.html`` and ``<name>.json`` into a folder, and return the page's path."""
+def write_several(content: Json, name: str, output: str | None) -> tuple[Place, str]:
+    """Write ``<name>.html`` and ``<name>.json`` into a folder; return the page's path, and the numbers as text."""
     folder = to_place(output or f"{name}-report")
     if folder.is_file():
         raise CombineError(f"--output: {folder} is a file; name a folder for {name}.html and {name}.json")
     page, _ = write_page(f"curation.extras.combine:{name}.html.j2", name, content, folder)
-    return page
+    texts = make_environment("curation.extras.combine")
+    texts.filters["shown"] = format_percent_interval
+    return page, texts.get_template(f"{name}.txt.j2").render(content=content).rstrip("\n")
 
 
 def read_members(directories: Sequence[str], option: str) -> list[Member]:
