@@ -50,6 +50,17 @@ def format_lead(estimate: Estimate) -> str:
     return f"{value:.1f} points [{low:.1f}, {high:.1f}]"
 
 
+def format_duration(seconds: float) -> str:
+    """Return seconds in words: ``0.4 s``, ``38 s``, ``6 min 20 s``, ``2 h 05 min``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
 def describe_name(name: str) -> str:
     """Return the words for an arm, a trust function or a tested model."""
     return ARMS[name].words if name in ARMS else MODELS.get(name, name.replace("_", " "))
@@ -67,9 +78,21 @@ FILTERS: Json = {
     "name": describe_name,
 }
 """Filters of the templates of texts."""
-WORDS = Environment(
-    loader=PackageLoader("curation.report", "."), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-)
+
+
+def make_environment(package: str, *, autoescape: bool = False, keep_trailing_newline: bool = False) -> Environment:
+    """Return an environment of the templates in a package's folder, which raises on undefined names."""
+    return Environment(
+        loader=PackageLoader(package, "."),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=autoescape,
+        keep_trailing_newline=keep_trailing_newline,
+    )
+
+
+WORDS = make_environment("curation.report")
 WORDS.filters.update(FILTERS)
 WORDS.tests["free_signal"] = lambda name: is_free(str(name))
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from functools import cache
 
 import yaml
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import ChoiceLoader, PackageLoader, Template
 from markupsafe import Markup
 
 from curation.escaping import escape_text
@@ -15,7 +15,7 @@ from curation.json_types import Json, JsonView
 from curation.registry import load_code
 from curation.report import charts
 from curation.report.costs import describe_amount
-from curation.report.headline import FILTERS, describe_name
+from curation.report.headline import FILTERS, describe_name, format_duration, make_environment
 from curation.report.searched import draw_course, draw_finals, format_drawn_value
 from curation.report.verdict import RULES
 from curation.storage.paths import Place, write_atomically
@@ -64,16 +64,17 @@ def render(report: JsonView) -> str:
     )
 
 
-def make_environment(package: str, *, autoescape: bool = False, keep_trailing_newline: bool = False) -> Environment:
-    """Return an environment of the templates in a package's folder, which raises on undefined names."""
-    return Environment(
-        loader=PackageLoader(package, "."),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=autoescape,
-        keep_trailing_newline=keep_trailing_newline,
-    )
+_PAGES = make_environment(_HERE, autoescape=True)
+_PAGES.filters.update(
+    **FILTERS,
+    duration=format_duration,
+    speed=format_speed,
+    local=lambda moment: f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S %Z}",
+    arm=lambda arm: describe_name(arm["name"]),
+    short=format_drawn_value,
+    amount=lambda value, name: describe_amount(name, value),
+    yaml=lambda value: yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False, allow_unicode=True),
+)
 
 
 @cache
@@ -81,41 +82,7 @@ def _find_template(path: str) -> Template:
     """Return a template, given as ``package:file``, which may include those of this package."""
     package, _, file = path.partition(":")
     loader = ChoiceLoader([PackageLoader(package, "."), PackageLoader(_HERE, ".")])
-    return _make_page_environment().overlay(loader=loader).get_template(file)
-
-
-@cache
-def _make_page_environment() -> Environment:
-    made = make_environment(_HERE, autoescape=True)
-    made.filters.update(
-        **FILTERS,
-        duration=format_duration,
-        speed=format_speed,
-        local=lambda moment: f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S %Z}",
-        arm=lambda arm: describe_name(arm["name"]),
-        completions=describe_completions,
-        short=format_drawn_value,
-        amount=lambda value, name: describe_amount(name, value),
-        yaml=lambda value: yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False, allow_unicode=True),
-    )
-    return made
-
-
-def describe_completions(arm: JsonView) -> str:
-    """Return the kind of an arm's completions, in words: e.g. ``rollouts``, ``own rollouts graded right``."""
-    sources = {"weak": f"{arm['format']}s", "answer": "bare answers", "solution": "worked solutions", "label": "labels"}
-    return sources.get(arm["completion_source"], "own rollouts graded right")
-
-
-def format_duration(seconds: float) -> str:
-    """Return seconds in words: ``0.4 s``, ``38 s``, ``6 min 20 s``, ``2 h 05 min``."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if not minutes:
-        return f"{rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+    return _PAGES.overlay(loader=loader).get_template(file)
 
 
 def _render_parts(generation: JsonView) -> list[Json]:

@@ -24,6 +24,7 @@ from curation.report.by_difficulty import (
 )
 from curation.report.class_table import collect_class_table
 from curation.report.diversity import measure_diversity
+from curation.report.headline import say
 from curation.report.measures import make_finite
 from curation.report.record import FORMAT, TEACHER, GenerationRecord, RunInputs
 from curation.report.risk_curves import compute_risk_curves
@@ -245,35 +246,23 @@ def collect_guarantee(run: RunInputs, record: GenerationRecord) -> Json | None:
     is_one_source = splits["calibration"]["from"] == splits["pool"]["from"]
     # In the pool only rows with a gold label can be excluded by it.
     by_construction = is_one_source and not no_gold and not dropped and not is_excluded_by_gold(record)
-    withheld, foreign = None, record.foreign.get(record.budget["reference"])
-    if not record.n:
-        withheld = "nothing is selected"
-    elif record.budget.get("asked") is not None:
-        names = " and ".join(f"selection.{name}" for name in list_divisions() if record.budget.get(name) is not None)
-        leaves = f"{names} leaves {record.n:,} of {record.budget['asked']:,} certified rows"
-        withheld = f"{leaves}, and those of rarer labels may have more wrong labels"
-    elif risk["rule"] == "hoeffding":
-        withheld = "the uncorrected rule holds for each threshold by itself, not for the one that the search chose"
-    elif record.index:
-        withheld = (
-            "an earlier generation's selection was calibrated on the same rows, so this generation's scores are not "
-            "independent of them"
-        )
-    elif not by_construction and strength != "none shown":
-        how = "too few to compare" if strength == "untested" else "different"
-        withheld = f"only the user's word says that calibration rows are like the pool's; their hidden states are {how}"
-    elif not by_construction and foreign is not None:
-        withheld = foreign["warning"]
-    exchangeable = "on the user's word"
-    if by_construction:
-        exchangeable = "by construction: both are random parts of one source"
-    if no_gold:
-        exchangeable += f": {no_gold:,} calibration rows without a usable gold label were left out"
-    if dropped:
-        exchangeable += f"; {dropped:,} rows of both were dropped for what other splits ask"
+    divisions = [f"selection.{name}" for name in list_divisions() if record.budget.get(name) is not None]
+    facts = {
+        "n": record.n,
+        "asked": record.budget.get("asked"),
+        "divisions": divisions,
+        "rule": risk["rule"],
+        "is_later": record.index > 0,
+        "by_construction": by_construction,
+        "strength": strength,
+        "foreign": record.foreign.get(record.budget["reference"]),
+        "no_gold": no_gold,
+        "dropped": dropped,
+    }
+    withheld = next(iter(say("withheld", facts)), None)
     return {
         "text": risk["guarantee"],
-        "exchangeable": exchangeable,
+        "exchangeable": say("exchangeable", facts)[0],
         "claimed": withheld is None,
         "withheld": withheld,
         "needed": risk["needed"],

@@ -10,7 +10,8 @@ from curation.errors import CombineError
 from curation.json_types import Json
 from curation.metrics import Estimate
 from curation.pipeline.running import Unfinished, get_finished_record
-from curation.report.html import make_environment, write_page
+from curation.report.headline import make_environment
+from curation.report.html import write_page
 from curation.report.record import RunRecord
 from curation.report.tested import describe_asking
 from curation.storage.paths import Place, to_place

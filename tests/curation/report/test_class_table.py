@@ -14,7 +14,7 @@ from test_verdict import HEALTHY
 from curation.domains.classification import Classification
 from curation.report.class_table import ClassesChosen, as_evidence, collect_class_table
 from curation.report.evidence import LabelsSeen
-from curation.report.html import _make_page_environment
+from curation.report.html import _PAGES
 from curation.report.verdict import CARE, LIMITS, reach_verdict
 from curation.selection.class_shares import estimate_shares
 from curation.tables import schemas
@@ -105,7 +105,7 @@ def test_certified_cuts_of_classes_stand_in_the_table(run):
     assert found is not None and found["is_certified"] and found["is_cut"] and not found["is_divided"]
     assert found["basis"] == "confusion"  # what is certified is no estimate of the pool
     assert [row["certified"] for row in found["rows"]] == [*cuts, None]
-    macro = _make_page_environment().get_template("classes.html.j2").module.classes  # type: ignore[attr-defined]
+    macro = _PAGES.get_template("classes.html.j2").module.classes  # type: ignore[attr-defined]
     page = str(macro({"classes": found})).replace("\N{NO-BREAK SPACE}", " ")
     assert "noise 5.0 % of 40, at most 9.0 %" in page and "50 calibration rows, some 77 needed" in page
     assert "no pool row" in page and "Each class has a cut of its own" in page
@@ -122,7 +122,7 @@ def test_there_is_no_table_without_classes_or_rows(run):
 
 def test_the_page_shows_the_table_and_escapes_names(run):
     of, record, *_ = run
-    macro = _make_page_environment().get_template("classes.html.j2").module.classes  # type: ignore[attr-defined]
+    macro = _PAGES.get_template("classes.html.j2").module.classes  # type: ignore[attr-defined]
     found = collect_class_table(of, record, "trust")
     page = str(macro({"classes": found}))
     assert "&lt;b&gt;sadness&lt;/b&gt;" in page and "<b>sadness" not in page and page.count("<tr>") == 4

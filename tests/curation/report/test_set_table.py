@@ -15,7 +15,7 @@ from test_verdict import HEALTHY
 from curation.domains.class_counts import make_held_mask
 from curation.domains.classification import Classification
 from curation.report.class_table import as_evidence, collect_class_table
-from curation.report.html import _make_page_environment
+from curation.report.html import _PAGES
 from curation.report.verdict import LIMITS, reach_verdict
 from curation.tables import schemas
 
@@ -114,7 +114,7 @@ def test_without_grades_and_with_few_labelled_rows_the_counts_stand(run):
 
 def test_the_page_shows_the_table_and_escapes_names(run):
     of, record, *_ = run
-    macro = _make_page_environment().get_template("classes.html.j2").module.classes  # type: ignore[attr-defined]
+    macro = _PAGES.get_template("classes.html.j2").module.classes  # type: ignore[attr-defined]
     found = collect_class_table(of, record, "trust")
     page = str(macro({"classes": found}))
     assert "&lt;b&gt;fee&lt;/b&gt;" in page and "<b>fee" not in page and page.count("<tr>") == 5
