@@ -15,7 +15,6 @@ from curation.domains.unseen_labels import UnseenLabels
 from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
 from curation.metrics.estimates import NORMAL_QUANTILE, Number
-from curation.report.class_table import ClassesChosen
 from curation.report.near_copies import NearCopies
 from curation.report.record import PossibleGroups
 from curation.report.rivals import Rival, find_rivals
@@ -108,29 +107,6 @@ class Unread:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelsSeen:
-    """Numbers of distinct labels that the teacher gave and that were selected."""
-
-    num_labelled: int
-    """Number of pool rows with a label that could be read."""
-    num_given: int
-    num_selected: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class GoldStudent:
-    """The student of ground truth: its gain over its base, and how it was trained."""
-
-    gain: Estimate
-    """Test accuracy less that of the base, paired by test row."""
-    rows: int
-    epochs: int
-    steps: int | None
-    """Number of optimizer steps, or ``None`` if the training recorded none."""
-    learning_rate: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class ReviewedPurity:
     """The purity of a selection among the rows that people could decide."""
 
@@ -191,11 +167,14 @@ class Evidence(KnownEvidence):
     foreseen: PredictedPurity | None
     rivals: tuple[Rival, ...] = ()
     """Comparisons of the trust function with each free signal, on graded pool rows or else on validation rows."""
-    labels: LabelsSeen | None = None
-    classes: ClassesChosen | None = None
-    """Class shares of the selection, or ``None`` if labels are no closed set."""
-    gold_student: GoldStudent | None = None
-    """Student of ground truth, or ``None`` if it or its base was not tested."""
+    labels: JsonView | None = None
+    """Numbers of distinct labels that the teacher gave (``num_given``, to ``num_labelled`` pool rows) and
+    that were selected (``num_selected``)."""
+    classes: JsonView | None = None
+    """Class shares of the selection (``class_table.as_evidence``), or ``None`` if labels are no closed set."""
+    gold_student: JsonView | None = None
+    """``rows``, ``epochs``, ``steps`` and ``learning_rate`` of the student of ground truth, and its ``gain`` in test
+    accuracy over its base, paired by row; ``None`` if it or its base was not tested."""
     control: Control | None = None
     """Baseline without a teacher, or ``None`` if labels are no closed set or few gold labels are known."""
 

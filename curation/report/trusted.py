@@ -31,8 +31,6 @@ from curation.report.control import compute_chance, measure_control, measure_opt
 from curation.report.evidence import (
     CONFIDENCE,
     Evidence,
-    GoldStudent,
-    LabelsSeen,
     Material,
     Repeats,
     Unread,
@@ -136,25 +134,25 @@ def collect_evidence(
         seed, parsed = run.seed, held.readable
         control = measure_control(examples, run.domain, parsed, function, share, seed=seed, confidence=CONFIDENCE)
     given, num = varied["pool"], varied["arms"][arm]["num_labels"]
-    labels_seen = LabelsSeen(num_labelled=given["num_rows"], num_given=given["num_labels"], num_selected=num)
+    labels = {"num_labelled": given["num_rows"], "num_given": given["num_labels"], "num_selected": num}
     student = _describe_gold_student(students, record, run.config)
-    return replace(found, control=control, labels=labels_seen, classes=as_evidence(classes), gold_student=student)
+    return replace(found, control=control, labels=labels, classes=as_evidence(classes), gold_student=student)
 
 
-def _describe_gold_student(students: Json, record: GenerationRecord, config: JsonView) -> GoldStudent | None:
+def _describe_gold_student(students: Json, record: GenerationRecord, config: JsonView) -> Json | None:
     """Return the student of ground truth, if both it and its base were tested."""
     arm = next((arm for arm in students["arms"] if arm["name"] == GROUND_TRUTH), None)
     training = record.training.get(GROUND_TRUTH)
-    if arm is None or training is None or (gain := arm["against_base"]) is None:
+    if arm is None or training is None or arm["against_base"] is None:
         return None
     steps = training.get("curves", {}).get("step")
-    return GoldStudent(
-        gain=Estimate(value=gain["difference"], low=gain["low"], high=gain["high"], n=gain["n"]),
-        rows=arm["rows_trained"],
-        epochs=arm["epochs"],
-        steps=round(steps[-1]) if steps else None,
-        learning_rate=(config.get("student") or {}).get("learning_rate"),
-    )
+    return {
+        "gain": arm["against_base"],
+        "rows": arm["rows_trained"],
+        "epochs": arm["epochs"],
+        "steps": round(steps[-1]) if steps else None,
+        "learning_rate": (config.get("student") or {}).get("learning_rate"),
+    }
 
 
 def _find_near_copies(

@@ -59,7 +59,7 @@ _GLOBALS: Json = {
 _WORDS = WORDS.overlay()
 _WORDS.filters = {
     **WORDS.filters,
-    "gain": lambda of: format_difference(of.value, of.low, of.high),
+    "gain": lambda of: format_difference(of["difference"], of["low"], of["high"]),
     "whole": lambda of: f"{format_percent(of.value)} [{100 * of.low:.0f}, {100 * of.high:.0f}]",
     "quote": quote_text,
 }
@@ -114,7 +114,7 @@ def reach_verdict(evidence: Evidence, directory: str) -> ReportVerdict:
         "better": find_better_signal(evidence),
         "measured": [(where, quality) for where, quality in measured if quality is not None],
         "is_checked": evidence.checked is not None and evidence.checked.rows >= LIMITS["few_rows"],
-        "is_one_class": labels is not None and labels.num_given > 1 and labels.num_selected == 1 and not few,
+        "is_one_class": labels is not None and labels["num_given"] > 1 and labels["num_selected"] == 1 and not few,
     }
 
     def say(template: Template) -> str:

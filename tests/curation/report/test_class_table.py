@@ -12,8 +12,7 @@ from sklearn.metrics import confusion_matrix
 from test_verdict import HEALTHY
 
 from curation.domains.classification import Classification
-from curation.report.class_table import ClassesChosen, as_evidence, collect_class_table
-from curation.report.evidence import LabelsSeen
+from curation.report.class_table import as_evidence, collect_class_table
 from curation.report.html import _PAGES
 from curation.report.verdict import CARE, LIMITS, reach_verdict
 from curation.selection.class_shares import estimate_shares
@@ -79,8 +78,8 @@ def test_rows_by_class_are_those_of_a_count_by_hand(run):
         and found["least"] < 0.02
     )
     evidence = as_evidence(found)
-    assert evidence is not None and [line[0] for line in evidence.over] == ["joy"]
-    assert [line[0] for line in evidence.under] == ["<b>sadness</b>", "anger"]
+    assert evidence is not None and [line[0] for line in evidence["over"]] == ["joy"]
+    assert [line[0] for line in evidence["under"]] == ["<b>sadness</b>", "anger"]
 
 
 def test_places_that_are_divided_are_compared_with_their_own_shares(run):
@@ -138,8 +137,8 @@ OVER, UNDER = (("joy", 0.9, 0.3),), (("sadness", 0.0, 0.4), ("anger", 0.1, 0.3))
 
 def found(**fields: Any) -> dict[str, dict[str, str]]:
     given = {"distance": 0.6, "least": 0.01, "over": OVER, "under": UNDER, "is_divided": False, "is_cut": False}
-    given["basis"] = "confusion"
-    classes = ClassesChosen(**(given | {name: fields.pop(name) for name in [*fields] if name in given}))
+    given |= {"basis": "confusion", "is_of_sets": False}
+    classes = given | {name: fields.pop(name) for name in [*fields] if name in given}
     return {
         item["rule"]: item for item in reach_verdict(replace(HEALTHY, classes=classes, **fields), "runs/x").findings
     }
@@ -165,6 +164,6 @@ def test_a_collapse_names_the_classes_and_the_line_to_write() -> None:
 
 
 def test_a_selection_of_one_class_is_told_once_with_the_quota_as_mend() -> None:
-    labels = LabelsSeen(num_labelled=5000, num_given=3, num_selected=1)
+    labels = {"num_labelled": 5000, "num_given": 3, "num_selected": 1}
     seen = found(labels=labels)
     assert set(seen) == {"one class"} and "selection: {quota: auto}" in seen["one class"]["next"]

@@ -127,11 +127,11 @@ def test_the_page_shows_the_table_and_escapes_names(run):
 def test_a_collapse_of_sets_is_found_by_one_class(run):
     of, record, *_ = run
     evidence = as_evidence(collect_class_table(of, record, "trust"))
-    assert evidence is not None and evidence.is_of_sets and evidence.over[0][0] == "-"
+    assert evidence is not None and evidence["is_of_sets"] and evidence["over"][0][0] == "-"
     shown = replace(HEALTHY, classes=evidence, num_selected=N)
     (item,) = reach_verdict(shown, "runs/x").findings
     assert item["rule"] == "collapse"
     assert "of its rows would have to be of other sets of classes, at the least (- has" in item["finding"]
     assert item["next"] == "Divide the places among the classes: selection: {quota: auto}."
-    divided = replace(shown, classes=replace(evidence, is_divided=True))
+    divided = replace(shown, classes={**evidence, "is_divided": True})
     assert "by the rarest class of each set, and this is left" in reach_verdict(divided, "runs/x").findings[0]["next"]

@@ -23,7 +23,6 @@ from curation.report import RunRecord
 from curation.report.evidence import (
     CONFIDENCE,
     Evidence,
-    GoldStudent,
     PredictedPurity,
     Quality,
     Repeats,
@@ -101,7 +100,8 @@ def test_a_healthy_run_is_to_be_used_with_and_without_an_audit_set() -> None:
 
 @pytest.mark.parametrize(("low", "level"), [(-0.012, CARE), (0.0, CARE), (0.001, USE)])
 def test_students_that_learned_nothing_are_a_finding(low: float, level: str) -> None:
-    gold = GoldStudent(gain=about(0.004, low, 0.02), rows=200, epochs=1, steps=2, learning_rate=1e-4)
+    gold = {"rows": 200, "epochs": 1, "steps": 2, "learning_rate": 1e-4}
+    gold["gain"] = {"difference": 0.004, "low": low, "high": 0.02, "n": 1000}
     found = reach_verdict(replace(HEALTHY, gold_student=gold), "d")
     assert found.level == level
     if level == CARE:
