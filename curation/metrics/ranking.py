@@ -14,12 +14,14 @@ from curation.metrics.estimates import (
     TAIL,
     Clusters,
     Estimate,
+    as_flags,
+    as_scores,
+    check_same_length,
     compute_inflation,
     compute_proportion,
     compute_share_right,
     make_undefined,
 )
-from curation.metrics.inputs import as_flags, as_scores, check_same_length
 
 _PRIOR_ROWS = 2.5
 """Number of prior rows, from a simulation: in ``benchmarks.verdict_intervals`` .94 to .96 of intervals are correct."""

@@ -16,12 +16,11 @@ import pyarrow.compute as pc
 from curation.arms import ARMS
 from curation.arrays import Bools, Float64s, Int64s
 from curation.domains import Domain, attempt
-from curation.hashing import derive, hash_unit
+from curation.hashing import hash_unit
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.report.measures import compute_share_among
-from curation.report.record import GenerationRecord, RunInputs
-from curation.report.rows import SAMPLE, GradedSet
+from curation.report.rows import GradedSet
 from curation.report.tested import Tests, compute_accuracy
 from curation.tables import io, scans
 
@@ -39,30 +38,17 @@ Difficulties = tuple[Int64s, Float64s]
 """Row ids and difficulties of rows; a difficulty is NaN if unknown."""
 
 
-def read_pool_difficulties(run: RunInputs, record: GenerationRecord, share: float) -> Difficulties:
-    """Return difficulties of about a ``share`` of the pool rows that the generation labelled."""
-    ids_N, values_N = _read_difficulties(run.prepared["pool"], run.domain, derive(run.seed, SAMPLE), share)
-    mine_N = io.find_offsets(record.labels["pool"], ids_N) >= 0
-    return ids_N[mine_N], values_N[mine_N]
-
-
-def read_test_difficulties(run: RunInputs) -> Difficulties:
-    """Return difficulties of the test rows; empty without test rows, or if they lack the domain's columns."""
-    test = run.prepared.get("test")
-    if test is None or not {*run.domain.columns.names} <= {*io.open_table(test).schema.names}:
-        return np.zeros(0, dtype=np.int64), np.zeros(0)
-    return _read_difficulties(test, run.domain, 0, 1.0)
-
-
-def _read_difficulties(examples: TableRef, domain: Domain, seed: int, share: float) -> Difficulties:
+def read_difficulties(examples: TableRef | None, domain: Domain, share: float = 1.0, seed: int = 0) -> Difficulties:
+    """Return difficulties of rows, or of a share of them, drawn by a hash; none if they lack the domain's columns."""
     ids: list[npt.NDArray[Any]] = [np.zeros(0, dtype=np.int64)]
     values: list[npt.NDArray[Any]] = [np.zeros(0)]
     columns = {name: f"`{name}`" for name in ("row_id", *domain.columns.names)}
+    if examples is None or not {*columns} <= {*io.open_table(examples).schema.names}:
+        return ids[0], values[0]
     for batch in scans.iter_table_batches(examples, columns, "error IS NULL", num_rows=DOMAIN_ROWS):
         drawn = batch.filter(pa.array(hash_unit(batch.column("row_id").to_numpy(), seed) < share))
         ids.append(drawn.column("row_id").to_numpy().copy())
-        found = [attempt(domain.difficulty, row)[0] for row in drawn.to_pylist()]
-        values.append(np.array(found, dtype=np.float64))
+        values.append(np.array([attempt(domain.difficulty, row)[0] for row in drawn.to_pylist()], dtype=np.float64))
     return np.concatenate(ids), np.concatenate(values)
 
 

@@ -84,29 +84,6 @@ class OptionLengths:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Repeats:
-    """Numbers of rows, and of distinct questions among them."""
-
-    num_rows: int
-    num_questions: int
-
-    @property
-    def share(self) -> float:
-        """The share of rows that repeat a question of another row."""
-        return 1 - self.num_questions / self.num_rows if self.num_rows else 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unread:
-    """Numbers of pool rows labelled without error, and of those among them whose label could not be read."""
-
-    num_rows: int
-    num_unread: int
-    writings: tuple[str, ...]
-    """First characters of the most frequent answers that could not be read."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class ReviewedPurity:
     """The purity of a selection among the rows that people could decide."""
 
@@ -139,14 +116,16 @@ class KnownEvidence:
     """Foreign rows among those that pass the cut (``curation.stages.shift.describe_foreign``); ``None`` if untested."""
     is_divided: bool = False
     """Whether a division of the rows left out more trusted ones, so that validation's top does not represent them."""
-    repeats: Repeats | None = None
-    """Repeated questions of the labelled rows, or ``None`` if the fit did not record them."""
-    selected_repeats: Repeats | None = None
-    """Repeated questions of the selected rows."""
+    repeats: JsonView | None = None
+    """``num_rows`` and ``num_questions`` of the labelled rows, or ``None`` if the fit did not record them."""
+    selected_repeats: JsonView | None = None
+    """The same of the selected rows."""
     near: NearCopies | None = None
     """Near-copies among the selected rows, or ``None`` if questions were not compared."""
     groups: tuple[PossibleGroups, ...] = ()
-    unread: Unread | None = None
+    unread: JsonView | None = None
+    """``num_rows`` of the pool labelled without error, ``num_unread`` of these whose label could not be read, and the
+    beginnings of the most frequent answers of these (``writings``)."""
     unseen: UnseenLabels | None = None
     """Labels of the pool that no labelled row has, or ``None`` if there are none or labels are open."""
     option_lengths: OptionLengths | None = None

@@ -18,8 +18,7 @@ from curation.report import measures
 from curation.report.by_difficulty import (
     compute_accuracy_bins,
     compute_purity_bins,
-    read_pool_difficulties,
-    read_test_difficulties,
+    read_difficulties,
     summarise_difficulty,
 )
 from curation.report.class_table import collect_class_table
@@ -62,7 +61,9 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
     pool, num_pool, tests = rows.pool, rows.num_pool, read_tests(record.tests)
     selected: dict[str, Int64s] = {arm: table["row_id"].to_numpy() for arm, table in rows.selected.items()}
     parsed = {name: graded.parsed for name, graded in rows.sets.items() if len(graded.parsed)}
-    difficulty = read_pool_difficulties(run, record, rows.share)
+    every_N, values_N = read_difficulties(run.prepared["pool"], run.domain, rows.share, derive(run.seed, SAMPLE))
+    mine_N = io.find_offsets(record.labels["pool"], every_N) >= 0
+    difficulty, of_test = (every_N[mine_N], values_N[mine_N]), read_difficulties(run.prepared.get("test"), run.domain)
     lines, means = measure_regimes(rows)
     num_candidates = _count_candidates(run, record, num_pool)
     foreseen = {} if pool is not None else foresee_purities(rows, num_candidates)
@@ -112,7 +113,7 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "purity_curves": measures.compute_purity_curves(pool, selected, record.n),
         "difficulty": summarise_difficulty(difficulty, selected),
         "purity_by_difficulty": compute_purity_bins(pool, selected, difficulty),
-        "accuracy_by_difficulty": compute_accuracy_bins(tests, read_test_difficulties(run)) if tests else None,
+        "accuracy_by_difficulty": compute_accuracy_bins(tests, of_test),
         "risk_curves": compute_risk_curves(run, record, rows.judged, pool, num_pool=num_pool, share=rows.share),
         "judging": collect_judging(record, alone=read_domain(run.config).judge is not None),
         "projection": None if record.projection is None else dict(record.projection),

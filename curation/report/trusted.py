@@ -32,8 +32,6 @@ from curation.report.evidence import (
     CONFIDENCE,
     Evidence,
     Material,
-    Repeats,
-    Unread,
     foresee_purity,
     weigh,
 )
@@ -119,8 +117,8 @@ def collect_evidence(
             is_divided=is_divided(record.budget),
             repeats=None
             if fit.get("num_repeats") is None
-            else Repeats(num_rows=fit["num_fit"] + fit["num_repeats"], num_questions=fit["num_fit"]),
-            selected_repeats=Repeats(**{name: record.formats[arm][name] for name in ("num_rows", "num_questions")}),
+            else {"num_rows": fit["num_fit"] + fit["num_repeats"], "num_questions": fit["num_fit"]},
+            selected_repeats={name: record.formats[arm][name] for name in ("num_rows", "num_questions")},
             groups=tuple(run.groups),
             near=near,
             cluster_M=cluster_M,
@@ -172,18 +170,18 @@ def _find_near_copies(
     )
 
 
-def _count_unread(record: GenerationRecord) -> Unread:
+def _count_unread(record: GenerationRecord) -> Json:
     """Count the pool's labels that could not be read, and list the most frequent of the first ones."""
     counts, labels = record.label_counts["pool"], io.open_table(record.labels["pool"])
     columns, unread_rows = ["completion"], "label IS NULL AND error IS NULL"
     texts = labels.to_table(columns=columns, filter=unread_rows, limit=LOOKED_AT) if counts["unparsed"] else None
     answers = [] if texts is None else texts["completion"].to_pylist()
     found = Counter(" ".join((text or "").split())[:CHARACTERS] for text in answers)
-    return Unread(
-        num_rows=counts["rows"] - sum(counts["errors"].values()),
-        num_unread=counts["unparsed"],
-        writings=tuple(text for text, _ in found.most_common(3)),
-    )
+    return {
+        "num_rows": counts["rows"] - sum(counts["errors"].values()),
+        "num_unread": counts["unparsed"],
+        "writings": [text for text, _ in found.most_common(3)],
+    }
 
 
 def foresee_purities(rows: MeasuredRows, num_candidates: int) -> dict[str, Estimate | None]:

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from curation.metrics.bootstrap import resample
+from curation.metrics.calibration import resample
 from curation.report.measures import trust_metrics
 from curation.report.rows import FunctionScores, GradedSet, Judged
 

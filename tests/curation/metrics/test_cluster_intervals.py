@@ -12,7 +12,7 @@ from benchmarks.verdict_intervals import INTERVALS, coverage
 from benchmarks.verdict_pools import fitted_on_users
 from curation import metrics
 from curation.domains.grading import Graded
-from curation.metrics.bootstrap import resample
+from curation.metrics.calibration import resample
 from curation.metrics.estimates import compute_inflation
 from curation.metrics.ranking import compute_auc_influence
 from curation.report.by_difficulty import compute_accuracy_bins, compute_purity_bins

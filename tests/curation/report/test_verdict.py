@@ -25,7 +25,6 @@ from curation.report.evidence import (
     Evidence,
     PredictedPurity,
     Quality,
-    Repeats,
     ReviewedPurity,
     compute_brier_excess,
     compute_difference,
@@ -261,7 +260,7 @@ BEATEN = (
             "not shown to be purer than the pool (84.0\u00a0% of the selected labels are right, 83.0\u00a0% of all",
         ),
         (
-            replace(HEALTHY, repeats=Repeats(num_rows=1000, num_questions=690)),
+            replace(HEALTHY, repeats={"num_rows": 1000, "num_questions": 690}),
             "repeats",
             CARE,
             "31.0\u00a0% of the labelled rows repeat a question: 1,000 rows ask only 690 different ones",
@@ -342,7 +341,7 @@ def test_what_does_no_harm_is_no_finding() -> None:
 
 def test_a_signal_that_is_not_shown_to_be_better_and_a_few_copies_are_no_finding() -> None:
     assert reach_verdict(replace(HEALTHY, rivals=NONE_BETTER), "d").level == USE
-    assert reach_verdict(replace(HEALTHY, repeats=Repeats(num_rows=1000, num_questions=800)), "d").level == USE
+    assert reach_verdict(replace(HEALTHY, repeats={"num_rows": 1000, "num_questions": 800}), "d").level == USE
     wide = PredictedPurity(
         purity=about(0.45, 0.4, 0.49), drop=about(0.0, -0.1, 0.1)
     )  # the interval that decides has 99 %
