@@ -175,6 +175,14 @@ def compute_weighted_mean(estimates: Sequence[Estimate], weights: ArrayLike) -> 
     return Estimate(value=mean, low=mean - below, high=mean + above, n=sum(item.n for item in estimates))
 
 
+def compute_difference(first: Estimate, second: Estimate) -> Estimate:
+    """Return the first share minus the second, of different rows, with MOVER's interval (Newcombe 1998)."""
+    value = first.value - second.value
+    low = value - math.hypot(first.value - first.low, second.high - second.value)
+    high = value + math.hypot(first.high - first.value, second.value - second.low)
+    return Estimate(value=value, low=low, high=high, n=first.n)
+
+
 def average_over_runs(values: Sequence[float], strata: Sequence[str]) -> Estimate | None:
     """Return the unweighted mean over strata of their runs' means, with a t interval from the spread within strata.
 

@@ -17,6 +17,7 @@ from curation.metrics.estimates import (
     as_flags,
     as_scores,
     check_same_length,
+    compute_difference,
     compute_inflation,
     compute_proportion,
     compute_share_right,
@@ -194,7 +195,6 @@ def compute_purity_difference(
     mine, theirs = share(np.setdiff1d(first, second)), share(np.setdiff1d(second, first))
     if not mine.n:
         return Estimate(value=0.0, low=0.0, high=0.0, n=len(first))
-    weight, value = mine.n / len(first), mine.value - theirs.value
-    below = math.hypot(mine.value - mine.low, theirs.high - theirs.value)
-    above = math.hypot(mine.high - mine.value, theirs.value - theirs.low)
-    return Estimate(value=weight * value, low=weight * (value - below), high=weight * (value + above), n=len(first))
+    weight, apart = mine.n / len(first), compute_difference(mine, theirs)
+    value, low, high = (weight * number for number in (apart.value, apart.low, apart.high))
+    return Estimate(value=value, low=low, high=high, n=len(first))

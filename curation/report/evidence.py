@@ -292,14 +292,6 @@ def foresee_purity(
     )
 
 
-def compute_difference(first: Estimate, second: Estimate) -> Estimate:
-    """Return the first share minus the second, of different rows, with MOVER's interval (Newcombe 1998)."""
-    value = first.value - second.value
-    low = value - math.hypot(first.value - first.low, second.high - second.value)
-    high = value + math.hypot(first.high - first.value, second.value - second.low)
-    return Estimate(value=value, low=low, high=high, n=first.n)
-
-
 def widen_interval(estimate: Estimate) -> Estimate:
     """Return the estimate with its 95 % interval widened to one of 99 %, which decides the verdict."""
     ratio = QUANTILE / NORMAL_QUANTILE

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from curation.arms import ARMS, REFERENCE_ARM
+from curation.arms import ARMS, REFERENCE_ARM, free_of
 from curation.arrays import Int64s
 from curation.config.given import GIVEN
 from curation.domains.grading import read_grades_among
@@ -32,7 +32,6 @@ from curation.report.rows import (
     SAMPLE,
     GradedSet,
     count_graded,
-    free_signals,
     judge,
     read_selected_rows,
     without_constant,
@@ -148,7 +147,10 @@ def _read_rows(run: RunInputs, record: GenerationRecord) -> MeasuredRows:
     share = min(1.0, MOST_GRADED / max(num_pool, 1))
     judged = {}
     for split, grades in record.grades.items():
-        drawn, measured = share if split == "pool" else 1.0, [*functions, *free_signals(record.labels[split])]
+        drawn, measured = (
+            share if split == "pool" else 1.0,
+            [*functions, *free_of(io.open_table(record.labels[split]).schema.names)],
+        )
         found = judge(record.labels[split], grades, measured, share=drawn, seed=derive(run.seed, SAMPLE))
         judged[split] = without_constant(found, functions)
     pool = None

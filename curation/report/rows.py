@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curation.arms import ARMS, TRUST, Configured, Fitted, free_of, is_free
+from curation.arms import ARMS, TRUST, Configured, Fitted, is_free
 from curation.arrays import Bools, Float64s, Int64s
 from curation.domains.grading import Graded, read_grades_among
 from curation.errors import get_error_kind
@@ -117,11 +117,6 @@ class Judged:
     def readable(self) -> "Judged":
         """The rows whose label could be read; only these can be selected by trust."""
         return self.subset(self.parsed_N)
-
-
-def free_signals(labels: TableRef) -> tuple[str, ...]:
-    """Return the names of the free signals whose columns a labels table has."""
-    return free_of(io.open_table(labels).schema.names)
 
 
 class ScoredRows(NamedTuple):

@@ -18,9 +18,10 @@ from curation.escaping import quote_text
 from curation.features import features
 from curation.json_types import Json, JsonView
 from curation.metrics import Estimate, compute_finite_share, compute_proportion, compute_weighted_mean
+from curation.metrics.estimates import compute_difference
 from curation.refs import TableRef
 from curation.registry import load_code
-from curation.report.evidence import CONFIDENCE, Evidence, ReviewedPurity, compute_difference, widen_interval
+from curation.report.evidence import CONFIDENCE, Evidence, ReviewedPurity, widen_interval
 from curation.report.headline import WORDS, format_difference, format_percent, join_lines
 from curation.report.record import ReviewRecord
 from curation.report.rivals import Rival

@@ -15,8 +15,8 @@ from curation.arms import ARMS, REFERENCE_ARM
 from curation.extras.combine.runs import list_benchmarks, read_members, to_estimate, write_several
 from curation.json_types import Json
 from curation.metrics import Estimate
+from curation.metrics.estimates import compute_difference
 from curation.report.collect import collect
-from curation.report.evidence import compute_difference
 from curation.report.headline import describe_name
 from curation.report.measures import make_finite
 from curation.report.record import BASE, TEACHER

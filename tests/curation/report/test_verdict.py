@@ -18,6 +18,7 @@ from benchmarks import verdicts
 from curation.commands.tables import describe_verdict
 from curation.domains.unseen_labels import UnseenLabels
 from curation.metrics import Estimate, compute_finite_share, compute_proportion
+from curation.metrics.estimates import compute_difference
 from curation.metrics.foreign import Foreign
 from curation.report import RunRecord
 from curation.report.evidence import (
@@ -27,7 +28,6 @@ from curation.report.evidence import (
     Quality,
     ReviewedPurity,
     compute_brier_excess,
-    compute_difference,
     foresee_purity,
 )
 from curation.report.html import render
