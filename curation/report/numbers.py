@@ -147,11 +147,9 @@ def _read_rows(run: RunInputs, record: GenerationRecord) -> MeasuredRows:
     share = min(1.0, MOST_GRADED / max(num_pool, 1))
     judged = {}
     for split, grades in record.grades.items():
-        drawn, measured = (
-            share if split == "pool" else 1.0,
-            [*functions, *free_of(io.open_table(record.labels[split]).schema.names)],
-        )
-        found = judge(record.labels[split], grades, measured, share=drawn, seed=derive(run.seed, SAMPLE))
+        scored, drawn = record.labels[split], share if split == "pool" else 1.0
+        measured = [*functions, *free_of(io.open_table(scored).schema.names)]
+        found = judge(scored, grades, measured, share=drawn, seed=derive(run.seed, SAMPLE))
         judged[split] = without_constant(found, functions)
     pool = None
     if (graded := judged.pop("pool", None)) is not None:

@@ -51,34 +51,26 @@ def read_members(directories: Sequence[str], option: str) -> list[Member]:
 
 def require_alike(one: Member, other: Member) -> None:
     """Refuse to average two runs of different domains, arms, numbers of generations or constraints on answers."""
-    where = f"{one.directory} and {other.directory} cannot be combined"
-    domains = one.run.domain.name, other.run.domain.name
-    if domains[0] != domains[1]:
-        raise CombineError(f"{where}: their domains are {domains[0]} and {domains[1]}; combine runs of one domain")
-    numbers = len(one.run.generations), len(other.run.generations)
-    if numbers[0] != numbers[1]:
-        raise CombineError(f"{where}: they have {numbers[0]} and {numbers[1]} generations; combine runs with as many")
+    runs = (one.run, other.run)
+    facts = [
+        ("domains", [run.domain.name for run in runs], "combine runs of one domain"),
+        ("numbers of generations", [len(run.generations) for run in runs], "combine runs with as many"),
+    ]
     for section, done in (("teacher", "labels"), ("evaluation", "tests")):
-        asked = [describe_asking(member.run.config, section) for member in (one, other)]
-        if asked[0] != asked[1]:
-            raise CombineError(
-                f"{where}: answers are asked for {asked[0]} in the first's {done}, and {asked[1]} in the second's; "
-                f"combine runs with the same {section}.decoding.constrained"
-            )
-    for mine, theirs in zip(one.run.generations, other.run.generations, strict=True):
-        arms = list(mine.selections), list(theirs.selections)
-        if set(arms[0]) != set(arms[1]):
-            only = [", ".join(name for name in arms[i] if name not in arms[1 - i]) or "none" for i in range(2)]
-            dropped = {**mine.dropped, **theirs.dropped}
-            if gone := [name for name in set(arms[0]) ^ set(arms[1]) if name in dropped]:
-                raise CombineError(
-                    f"{where}: the arm {gone[0]} dropped out of one of them ({dropped[gone[0]]}); leave that run out, "
-                    "or the arm out of selection.arms in both"
-                )
-            raise CombineError(
-                f"{where}: their arms differ (only the first has: {only[0]}; only the second has: {only[1]}); "
-                "set the same selection.arms in both"
-            )
+        asked = [describe_asking(run.config, section) for run in runs]
+        facts.append((f"ways to ask for {done}", asked, f"set the same {section}.decoding.constrained in both"))
+    for records in zip(*(run.generations for run in runs), strict=False):
+        arms = [", ".join(sorted(record.selections)) for record in records]
+        gone = [
+            f"the arm {arm} dropped out of one of them ({why})"
+            for record in records
+            for arm, why in record.dropped.items()
+        ]
+        facts.append(("arms", arms, "; ".join([*gone, "set the same selection.arms in both, or leave a run out"])))
+    for what, (mine, theirs), mend in facts:
+        if mine != theirs:
+            where = f"{one.directory} and {other.directory} cannot be combined"
+            raise CombineError(f"{where}: their {what} are {mine} and {theirs}; {mend}")
 
 
 def load_member(directory: str) -> Member:
