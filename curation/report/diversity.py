@@ -11,7 +11,7 @@ from curation.arms import ARMS, TRUST, Configured, Fitted
 from curation.hashing import derive
 from curation.json_types import Json
 from curation.report.record import GenerationRecord
-from curation.report.rows import MOST_GRADED, SAMPLE, GradedSet, read_scores
+from curation.report.rows import MOST_GRADED, SAMPLE, Judged, read_scores
 from curation.tables import io
 
 MUCH = 0.5
@@ -34,9 +34,7 @@ def count_labels(labels: pa.ChunkedArray, num_rows: int) -> Json:
     }
 
 
-def measure_diversity(
-    record: GenerationRecord, arm: str | None, num_pool: int, pool: GradedSet | None, seed: int
-) -> Json:
+def measure_diversity(record: GenerationRecord, arm: str | None, num_pool: int, pool: Judged | None, seed: int) -> Json:
     """Return label counts of each arm and of the pool's parsed rows, and n as a share of the expected right labels.
 
     ``arm`` is the judged arm. If the pool is graded, the share of right labels is scaled up to all labelled rows.
@@ -53,7 +51,7 @@ def measure_diversity(
         arms[name] = count_labels(selected, len(selected))
     expected, right = None, None
     if pool is not None and len(pool):
-        expected = pool.judged.share_right().value * num_pool
+        expected = pool.share_right().value * num_pool
     elif rows.scores:
         (score,) = rows.scores.values()
         expected = float(score.trust_N[parsed_N].sum()) * num_parsed / max(int(parsed_N.sum()), 1)

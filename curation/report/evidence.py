@@ -18,7 +18,7 @@ from curation.metrics.estimates import NORMAL_QUANTILE, Number
 from curation.report.near_copies import NearCopies
 from curation.report.record import PossibleGroups
 from curation.report.rivals import Rival, find_rivals
-from curation.report.rows import GradedSet, Judged
+from curation.report.rows import Judged
 
 CONFIDENCE = 0.99
 """Confidence of the intervals that decide."""
@@ -168,8 +168,8 @@ class Material(KnownEvidence):
 
     function: str
     """Trust function that ranks the arm's rows."""
-    validation: GradedSet | None
-    pool: GradedSet | None
+    validation: Judged | None
+    pool: Judged | None
     """Graded pool, or ``None`` without an audit set."""
     source: Judged
     """Parsed rows of the source, one per question."""
@@ -188,8 +188,8 @@ def weigh(of: Material) -> Evidence:
     if of.validation is not None:
         num_top = max(1, round(num_selected / max(of.num_pool, 1) * len(of.validation)))
         rivals = find_rivals(of.validation, "validation", of.function, num_top, of.seed, false_alarms=FALSE_ALARMS)
-        validation = measure_quality(of.validation.parsed, of.function, num_top, constant)
-        if len(rows := of.validation.judged.readable):
+        validation = measure_quality(of.validation.readable, of.function, num_top, constant)
+        if len(rows := of.validation.readable):
             expected = foresee_purity(rows, of.function, num_top, of.selected_trust_M)
             if of.near is not None and of.near.is_more_than_expected and of.cluster_M is not None:
                 total_C = np.bincount(of.cluster_M, of.selected_trust_M[: len(of.cluster_M)])
@@ -198,7 +198,7 @@ def weigh(of: Material) -> Evidence:
     if of.pool is not None:
         num_top = of.pool.scale(num_selected)
         found, top = (
-            measure_quality(of.pool.parsed, of.function, num_top, constant),
+            measure_quality(of.pool.readable, of.function, num_top, constant),
             of.pool.among_selected(of.arm, CONFIDENCE),
         )
         if found is not None and top.n:
@@ -216,13 +216,13 @@ def weigh(of: Material) -> Evidence:
     )
 
 
-def measure_quality(rows: GradedSet, function: str, num_top: int, constant: float) -> Quality | None:
+def measure_quality(judged: Judged, function: str, num_top: int, constant: float) -> Quality | None:
     """Measure a trust function on the parsed rows of a set; the top rows are the first ``num_top`` by raw score."""
-    if not len(rows):
+    if not len(judged):
         return None
-    judged, num_rows, num_right = rows.judged, len(rows), rows.judged.num_right
+    num_rows, num_right = len(judged), judged.num_right
     score, num_top = judged.scores[function], min(max(num_top, 1), num_rows)
-    (top,) = rows.rank_by_score(function, [num_top], CONFIDENCE)
+    (top,) = judged.rank_by_score(function, [num_top], CONFIDENCE)
     top_M, believed_N = np.argsort(-score.raw_N, kind="stable")[:num_top], score.trust_N >= 0.5
     auc = None
     if 0 < num_right < num_rows:

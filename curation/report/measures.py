@@ -12,7 +12,7 @@ from curation import metrics
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.arrays import Bools, Float64s, Int64s
 from curation.json_types import Json
-from curation.report.rows import GradedSet, Judged
+from curation.report.rows import Judged
 
 ECE_BINS = metrics.NUM_BINS
 BRIER_PARTS = ("reliability", "resolution", "uncertainty", "within_bins")
@@ -41,32 +41,31 @@ def compute_count_share(num_right: int, num_rows: int) -> Json | None:
     return metrics.compute_proportion(int(num_right), int(num_rows)).to_json() if num_rows else None
 
 
-def trust_metrics(rows: GradedSet, num_top: int, constant: float, seed: int) -> Json:
+def trust_metrics(rows: Judged, num_top: int, constant: float, seed: int) -> Json:
     """Return AUC, ECE, Brier score and its parts, and the purity of the first ``num_top`` rows, by trust function.
 
     Rows are ranked as the arm of each trust function prefers them. ``constant`` is the trust that the baseline gives
     to every row. AUC is ``None`` if all rows are right or all are wrong.
     """
-    num_top, judged = min(num_top, len(rows)), rows.judged
+    num_top = min(num_top, len(rows))
     with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as pool:
-        measured = pool.map(lambda name: _measure_function(rows, name, num_top, seed), judged.scores)
-        functions: Json = dict(zip(judged.scores, measured, strict=True))
+        measured = pool.map(lambda name: _measure_function(rows, name, num_top, seed), rows.scores)
+        functions: Json = dict(zip(rows.scores, measured, strict=True))
     return {
         "num_rows": len(rows),
         "num_top": num_top,
-        "share_right": judged.share_right().to_json(),
+        "share_right": rows.share_right().to_json(),
         "functions": functions,
-        "constant": compute_constant_metrics(judged, constant, seed),
-        "parsed_flag": None if judged.parsed_N.all() else {"auc": _compute_auc(judged.parsed_N, judged)},
+        "constant": compute_constant_metrics(rows, constant, seed),
+        "parsed_flag": None if rows.parsed_N.all() else {"auc": _compute_auc(rows.parsed_N, rows)},
     }
 
 
-def _measure_function(rows: GradedSet, name: str, num_top: int, seed: int) -> Json:
-    judged = rows.judged
-    trust_N, of = judged.scores[name].trust_N, {"seed": seed, "cluster_N": judged.cluster_N}
-    parts = metrics.compute_brier_parts(trust_N, judged.correct_N, bins=ECE_BINS, **of)
+def _measure_function(rows: Judged, name: str, num_top: int, seed: int) -> Json:
+    trust_N, of = rows.scores[name].trust_N, {"seed": seed, "cluster_N": rows.cluster_N}
+    parts = metrics.compute_brier_parts(trust_N, rows.correct_N, bins=ECE_BINS, **of)
     return {
-        **_measure_calibration(judged, name, seed),
+        **_measure_calibration(rows, name, seed),
         "brier_parts": {key: parts[key].to_json() for key in BRIER_PARTS},
         "purity_at_n": rows.rank(name, [num_top])[0].to_json() if num_top else None,
     }
@@ -82,15 +81,15 @@ def compute_constant_metrics(judged: Judged, constant: float, seed: int) -> Json
     }
 
 
-def measure_regime(rows: GradedSet, function: str, num_top: int, constant: float, seed: int) -> Json:
+def measure_regime(rows: Judged, function: str, num_top: int, constant: float, seed: int) -> Json:
     """Return a labelled set's share right, and AUC, ECE, Brier score and top rows' purity by one trust function."""
     return {
         "n": len(rows),
-        "share_right": rows.judged.share_right().to_json(),
-        **_measure_calibration(rows.judged, function, seed),
+        "share_right": rows.share_right().to_json(),
+        **_measure_calibration(rows, function, seed),
         "num_top": num_top,
         "purity_at_n": rows.rank_by_score(function, [num_top])[0].to_json() if num_top else None,
-        "constant": compute_constant_metrics(rows.judged, constant, seed),
+        "constant": compute_constant_metrics(rows, constant, seed),
     }
 
 
@@ -109,11 +108,11 @@ def _compute_auc(raw_N: Float64s | Bools, judged: Judged) -> Json | None:
     return metrics.auc(raw_N.astype(np.float64), judged.correct_N, cluster_N=judged.cluster_N).to_json()
 
 
-def collect_reliability(rows: GradedSet) -> Json:
+def collect_reliability(rows: Judged) -> Json:
     """Return, by trust function, the non-empty bins with mean trust, share right and its exact interval."""
     result: Json = {}
-    for name, score in rows.judged.scores.items():
-        bins = metrics.compute_reliability(score.trust_N, rows.judged.correct_N, bins=ECE_BINS)
+    for name, score in rows.scores.items():
+        bins = metrics.compute_reliability(score.trust_N, rows.correct_N, bins=ECE_BINS)
         result[name] = [item._asdict() for item in bins]
         for item in result[name]:
             n = item.pop("n")
@@ -121,9 +120,9 @@ def collect_reliability(rows: GradedSet) -> Json:
     return result
 
 
-def compute_histogram(rows: GradedSet) -> Json:
+def compute_histogram(rows: Judged) -> Json:
     """Return numbers of rows by trust, right and wrong ones separately."""
-    trust_N, correct_N = rows.judged.scores[REFERENCE_ARM].trust_N, rows.judged.correct_N
+    trust_N, correct_N = rows.scores[REFERENCE_ARM].trust_N, rows.correct_N
     edges = np.linspace(0.0, 1.0, HISTOGRAM_BINS + 1)
     counts = {
         name: np.histogram(trust_N[keep_N], bins=edges)[0].tolist()
@@ -132,7 +131,7 @@ def compute_histogram(rows: GradedSet) -> Json:
     return {"edges": edges.tolist(), **counts}
 
 
-def compute_purity_curves(rows: GradedSet | None, selected: Iterable[str], n: int) -> Json | None:
+def compute_purity_curves(rows: Judged | None, selected: Iterable[str], n: int) -> Json | None:
     """Return purity by the number of rows taken, for each weak arm; ``None`` without such an arm or graded rows."""
     arms, num_rows = [arm for arm in selected if not ARMS[arm].gold], 0 if rows is None else len(rows)
     if rows is None or not num_rows or not arms:
@@ -140,7 +139,7 @@ def compute_purity_curves(rows: GradedSet | None, selected: Iterable[str], n: in
     spread = np.geomspace(min(20, num_rows), num_rows, CURVE_POINTS)
     points = sorted({*spread.astype(int).tolist(), min(rows.scale(n), num_rows)} - {0})
     curves = {arm: [estimate.to_json() for estimate in rows.rank(arm, points)] for arm in arms}
-    return {"n": n, "points": [round(point / rows.share) for point in points], "arms": curves}
+    return {"n": n, "points": [round(point / rows.drawn) for point in points], "arms": curves}
 
 
 def make_finite(value: object) -> Any:

@@ -1,6 +1,7 @@
 """Computation of a generation's numbers from its tables, as JSON, each number with its n and interval."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,7 +31,6 @@ from curation.report.risk_curves import compute_risk_curves
 from curation.report.rows import (
     MOST_GRADED,
     SAMPLE,
-    GradedSet,
     count_graded,
     judge,
     read_selected_rows,
@@ -59,7 +59,7 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
     rows = _read_rows(run, record)
     pool, num_pool, tests = rows.pool, rows.num_pool, read_tests(record.tests)
     selected: dict[str, Int64s] = {arm: table["row_id"].to_numpy() for arm, table in rows.selected.items()}
-    parsed = {name: graded.parsed for name, graded in rows.sets.items() if len(graded.parsed)}
+    parsed = {name: graded.readable for name, graded in rows.sets.items() if graded.parsed_N.any()}
     every_N, values_N = read_difficulties(run.prepared["pool"], run.domain, rows.share, derive(run.seed, SAMPLE))
     mine_N = io.find_offsets(record.labels["pool"], every_N) >= 0
     difficulty, of_test = (every_N[mine_N], values_N[mine_N]), read_difficulties(run.prepared.get("test"), run.domain)
@@ -98,7 +98,7 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "classes": classes,
         "teacher": {
             "test": compute_accuracy(tests, TEACHER),
-            "pool": None if pool is None or not len(pool) else pool.judged.share_right().to_json(),
+            "pool": None if pool is None or not len(pool) else pool.share_right().to_json(),
         },
         "shift": dict(record.shift),
         "foreign": dict(record.foreign),
@@ -108,7 +108,7 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "trust": trust_tables(rows),
         "reliability": {name: measures.collect_reliability(rows) for name, rows in parsed.items()},
         "histogram": {name: measures.compute_histogram(rows) for name, rows in parsed.items()},
-        "pool_sample": None if pool is None or pool.share == 1 else len(pool),
+        "pool_sample": None if pool is None or pool.drawn == 1 else len(pool),
         "purity_curves": measures.compute_purity_curves(pool, selected, record.n),
         "difficulty": summarise_difficulty(difficulty, selected),
         "purity_by_difficulty": compute_purity_bins(pool, selected, difficulty),
@@ -150,13 +150,13 @@ def _read_rows(run: RunInputs, record: GenerationRecord) -> MeasuredRows:
         scored, drawn = record.labels[split], share if split == "pool" else 1.0
         measured = [*functions, *free_of(io.open_table(scored).schema.names)]
         found = judge(scored, grades, measured, share=drawn, seed=derive(run.seed, SAMPLE))
-        judged[split] = without_constant(found, functions)
+        judged[split] = replace(without_constant(found, functions), seed=run.seed)
     pool = None
     if (graded := judged.pop("pool", None)) is not None:
         selected: dict[str, Int64s] = {arm: table["row_id"].to_numpy() for arm, table in tables.items()}
         every, known = record.grades["pool"], selected if share < 1 else {}
         among = {arm: read_grades_among(every, np.sort(ids_M)) for arm, ids_M in known.items()}
-        pool = GradedSet(judged=graded, selected=selected, seed=run.seed, share=share, among=among)
+        pool = replace(graded, selected=selected, drawn=share, among=among)
     return MeasuredRows(
         run=run, record=record, judged=judged, pool=pool, selected=tables, num_pool=num_pool, share=share
     )

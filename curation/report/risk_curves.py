@@ -14,7 +14,7 @@ from curation.json_types import Json
 from curation.refs import TableRef
 from curation.report.measures import compute_count_share
 from curation.report.record import GenerationRecord, RunInputs
-from curation.report.rows import LOWEST, SAMPLE, GradedSet, Judged, read_scores
+from curation.report.rows import LOWEST, SAMPLE, Judged, read_scores
 from curation.selection.risk import compute_risk_curve
 from curation.tables import io
 
@@ -23,7 +23,7 @@ def compute_risk_curves(
     run: RunInputs,
     record: GenerationRecord,
     judged: Mapping[str, Judged],
-    pool: GradedSet | None,
+    pool: Judged | None,
     *,
     num_pool: int,
     share: float,

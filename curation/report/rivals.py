@@ -17,7 +17,7 @@ from curation.arms import free_of
 from curation.hashing import hash_unit
 from curation.json_types import Json
 from curation.metrics import CONFIDENCE, Estimate
-from curation.report.rows import GradedSet, Judged
+from curation.report.rows import Judged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +43,10 @@ class Rival:
 
 
 def compare_with_signal(
-    rows: GradedSet, where: str, function: str, signal: str, num_top: int, seed: int, *, confidence: float = CONFIDENCE
+    rows: Judged, where: str, function: str, signal: str, num_top: int, seed: int, *, confidence: float = CONFIDENCE
 ) -> Rival:
     """Compare a trust function with a signal on a set's parsed rows; ``num_top`` of them represent the selection."""
-    parsed = rows.judged.readable
+    parsed = rows.readable
     first_N, second_N = parsed.scores[function].raw_N, parsed.scores[signal].raw_N
     num_top = min(max(1, num_top), len(parsed))
     of_rows: dict[str, Any] = {"confidence": confidence, "cluster_N": parsed.cluster_N}
@@ -64,7 +64,7 @@ def compare_with_signal(
 
 
 def find_rivals(
-    rows: GradedSet, where: str, function: str, num_top: int, seed: int, *, false_alarms: float
+    rows: Judged, where: str, function: str, num_top: int, seed: int, *, false_alarms: float
 ) -> tuple[Rival, ...]:
     """Return comparisons of a trust function with every free signal of the rows, with simultaneous intervals.
 
@@ -72,8 +72,8 @@ def find_rivals(
     1 - ``false_alarms`` / k, the probability that a function as good as all signals has such an interval is at most
     ``false_alarms`` (Bonferroni: 2 k lower tails of ``false_alarms`` / 2 k).
     """
-    signals = [name for name in list_free(rows.judged) if name != function]
-    if not signals or not rows.judged.parsed_N.any() or function not in rows.judged.scores:
+    signals = [name for name in list_free(rows) if name != function]
+    if not signals or not rows.parsed_N.any() or function not in rows.scores:
         return ()
     level = 1 - false_alarms / len(signals)
     return tuple(
@@ -86,7 +86,7 @@ def list_free(rows: Judged) -> list[str]:
     return [name for name in free_of(rows.scores) if name in rows.scores]
 
 
-def find_best_signal(measured: Mapping[str, GradedSet]) -> tuple[str, str] | None:
+def find_best_signal(measured: Mapping[str, Judged]) -> tuple[str, str] | None:
     """Return the free signal with the highest AUC on parsed rows, and the set of these rows; ``None`` without a signal.
 
     The set is the held-out labelled rows, and the pool only without these: a signal that is chosen on the rows on which
@@ -95,7 +95,7 @@ def find_best_signal(measured: Mapping[str, GradedSet]) -> tuple[str, str] | Non
     """
     for where in ("validation", "pool"):
         rows = measured.get(where)
-        if rows is None or not len(parsed := rows.judged.readable):
+        if rows is None or not len(parsed := rows.readable):
             continue
         aucs = {
             name: np.nan_to_num(metrics.compute_auc_value(parsed.scores[name].raw_N, parsed.correct_N))

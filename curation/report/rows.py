@@ -56,6 +56,14 @@ class Judged:
     """Question that each row asks (``curation.domains.grading.Graded``), or None if all differ."""
     cluster_N: Int64s | None = None
     """Cluster of each row (``curation.domains.grading.Graded``), or None if rows are independent."""
+    selected: Mapping[str, Int64s] = field(default_factory=dict)
+    """Row ids of each arm that selected from these rows, by rank."""
+    seed: int = 0
+    """Seed of the hash that orders ties."""
+    drawn: float = 1.0
+    """Share of the split's rows that were drawn."""
+    among: Mapping[str, Graded] = field(default_factory=dict)
+    """Grades of all rows that each arm selected; without an arm's, those among these rows are taken."""
 
     def __len__(self) -> int:
         return len(self.row_ids_N)
@@ -74,9 +82,9 @@ class Judged:
         """Return the rows that ``keep_N`` marks."""
         kept = ((name, s.raw_N[keep_N], s.trust_N[keep_N]) for name, s in self.scores.items())
         scores = {name: FunctionScores(raw_N=raw_N, trust_N=trust_N) for name, raw_N, trust_N in kept}
-        arrays = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "scores"}
+        arrays = {item.name: getattr(self, item.name) for item in fields(self) if item.name.endswith("_N")}
         further: Json = {name: None if values_N is None else values_N[keep_N] for name, values_N in arrays.items()}
-        return Judged(**further, scores=scores)
+        return replace(self, **further, scores=scores)
 
     def share_right(self, *, confidence: float = CONFIDENCE) -> Estimate:
         """Return the share of right labels; NaN for no rows."""
@@ -117,6 +125,52 @@ class Judged:
     def readable(self) -> "Judged":
         """The rows whose label could be read; only these can be selected by trust."""
         return self.subset(self.parsed_N)
+
+    @property
+    def all(self) -> "Judged":
+        """All rows; unparsed ones have the lowest score and trust 0, as in selection."""
+        scores = {}
+        for name, s in self.scores.items():
+            raw_N, trust_N = np.where(self.parsed_N, s.raw_N, LOWEST), np.where(self.parsed_N, s.trust_N, 0.0)
+            scores[name] = FunctionScores(raw_N=raw_N, trust_N=trust_N)
+        return replace(self, scores=scores)
+
+    def scale(self, num_rows: int) -> int:
+        """Return the number of rows here that represent ``num_rows`` of the split."""
+        return num_rows if self.drawn == 1 else max(1, round(self.drawn * num_rows))
+
+    def rank(self, arm: str, points: Sequence[int]) -> list[Estimate]:
+        """Return the share of right rows among an arm's first n, its selected rows first, for each n of ``points``."""
+        selected_M = self.selected.get(arm, np.zeros(0, dtype=np.int64))
+        return self._compute_purities(rank_for_arm(self, arm, selected_M, self.seed), points)
+
+    def rank_by_score(self, function: str, points: Sequence[int], confidence: float = CONFIDENCE) -> list[Estimate]:
+        """Return the share of right rows among the first n by score, for each n of ``points``."""
+        draw_N = hash_unit(self.row_ids_N, self.seed)
+        order = np.lexsort((draw_N, -self.scores[function].raw_N))
+        return self._compute_purities(order, points, confidence)
+
+    def _compute_purities(self, order: Int64s, points: Sequence[int], confidence: float = CONFIDENCE) -> list[Estimate]:
+        right_N, cluster_N = self.correct_N[order], self.cluster_N
+        ordered_N = None if cluster_N is None else cluster_N[order]
+        return compute_top_purities(right_N, points, ordered_N, confidence=confidence)
+
+    def among_selected(self, arm: str, confidence: float = CONFIDENCE) -> Estimate:
+        """Return the share of right labels of an arm's graded rows; NaN for none."""
+        rows: Judged | Graded | None = self.among.get(arm)
+        if rows is None:
+            rows = self.subset(np.isin(self.row_ids_N, self.selected[arm]))
+        return compute_share_right(rows.correct_N, rows.cluster_N, confidence=confidence)
+
+    def above(self, function: str, threshold_G: Float64s, out_M: Int64s) -> Int64s:
+        """Count wrong and right rows at or above each of ascending thresholds of the raw score, int64 [2, G].
+
+        Unparsed rows and the row ids ``out_M`` are left out.
+        """
+        raw_N = self.scores[function].raw_N
+        may_N = self.parsed_N & (raw_N > LOWEST) & ~np.isin(self.row_ids_N, out_M)
+        kept_2 = (np.sort(raw_N[may_N & right_N]) for right_N in (~self.correct_N, self.correct_N))
+        return np.stack([len(kept) - np.searchsorted(kept, threshold_G, side="left") for kept in kept_2])
 
 
 class ScoredRows(NamedTuple):
@@ -238,72 +292,3 @@ def draw_rows(table: TableRef, row_ids_N: Int64s, columns: Sequence[str], seed: 
 def fill_scores(raw_N: Scores) -> Float64s:
     """Return raw scores as float64, with ``LOWEST`` for rows without a score."""
     return np.asarray(np.nan_to_num(raw_N.astype(np.float64), nan=LOWEST, posinf=-LOWEST, neginf=LOWEST))
-
-
-@dataclass(frozen=True, kw_only=True)
-class GradedSet:
-    """Graded rows of a split, or a sample of them, and the rows that arms selected from the split."""
-
-    judged: Judged
-    selected: Mapping[str, Int64s]
-    """Row ids of each arm that selected from these rows, by rank."""
-    seed: int
-    share: float = 1.0
-    """Share of the split's labelled rows that were drawn."""
-    among: Mapping[str, Graded] = field(default_factory=dict)
-    """Grades of all rows that each arm selected; without an arm's, those among ``judged`` are taken."""
-
-    def __len__(self) -> int:
-        return len(self.judged)
-
-    @property
-    def parsed(self) -> "GradedSet":
-        """The rows whose label could be read; only these can be selected by trust."""
-        return replace(self, judged=self.judged.readable)
-
-    @property
-    def all(self) -> "GradedSet":
-        """All rows; unparsed ones have the lowest score and trust 0, as in selection."""
-        rows, scores = self.judged, {}
-        for name, s in rows.scores.items():
-            raw_N, trust_N = np.where(rows.parsed_N, s.raw_N, LOWEST), np.where(rows.parsed_N, s.trust_N, 0.0)
-            scores[name] = FunctionScores(raw_N=raw_N, trust_N=trust_N)
-        return replace(self, judged=replace(rows, scores=scores))
-
-    def scale(self, num_rows: int) -> int:
-        """Return the number of rows here that represent ``num_rows`` of the split."""
-        return num_rows if self.share == 1 else max(1, round(self.share * num_rows))
-
-    def rank(self, arm: str, points: Sequence[int]) -> list[Estimate]:
-        """Return the share of right rows among an arm's first n, its selected rows first, for each n of ``points``."""
-        selected_M = self.selected.get(arm, np.zeros(0, dtype=np.int64))
-        return self._compute_purities(rank_for_arm(self.judged, arm, selected_M, self.seed), points)
-
-    def rank_by_score(self, function: str, points: Sequence[int], confidence: float = CONFIDENCE) -> list[Estimate]:
-        """Return the share of right rows among the first n by score, for each n of ``points``."""
-        draw_N = hash_unit(self.judged.row_ids_N, self.seed)
-        order = np.lexsort((draw_N, -self.judged.scores[function].raw_N))
-        return self._compute_purities(order, points, confidence)
-
-    def _compute_purities(self, order: Int64s, points: Sequence[int], confidence: float = CONFIDENCE) -> list[Estimate]:
-        right_N, cluster_N = self.judged.correct_N[order], self.judged.cluster_N
-        ordered_N = None if cluster_N is None else cluster_N[order]
-        return compute_top_purities(right_N, points, ordered_N, confidence=confidence)
-
-    def among_selected(self, arm: str, confidence: float = CONFIDENCE) -> Estimate:
-        """Return the share of right labels of an arm's graded rows; NaN for none."""
-        rows: Judged | Graded | None = self.among.get(arm)
-        if rows is None:
-            rows = self.judged.subset(np.isin(self.judged.row_ids_N, self.selected[arm]))
-        return compute_share_right(rows.correct_N, rows.cluster_N, confidence=confidence)
-
-    def above(self, function: str, threshold_G: Float64s, out_M: Int64s) -> Int64s:
-        """Count wrong and right rows at or above each of ascending thresholds of the raw score, int64 [2, G].
-
-        Unparsed rows and the row ids ``out_M`` are left out.
-        """
-        rows = self.judged
-        raw_N = rows.scores[function].raw_N
-        may_N = rows.parsed_N & (raw_N > LOWEST) & ~np.isin(rows.row_ids_N, out_M)
-        kept_2 = (np.sort(raw_N[may_N & right_N]) for right_N in (~rows.correct_N, rows.correct_N))
-        return np.stack([len(kept) - np.searchsorted(kept, threshold_G, side="left") for kept in kept_2])

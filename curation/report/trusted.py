@@ -39,7 +39,7 @@ from curation.report.headline import say
 from curation.report.near_copies import MOST_ROWS, NearCopies, find_near_copies, read_questions
 from curation.report.record import GROUND_TRUTH, GenerationRecord, RunInputs
 from curation.report.rivals import compare_with_signal, find_best_signal, make_rival_entry
-from curation.report.rows import GradedSet, Judged
+from curation.report.rows import Judged
 from curation.tables import io
 
 LOOKED_AT, CHARACTERS = 2_000, 40
@@ -55,7 +55,7 @@ class MeasuredRows:
     record: GenerationRecord
     judged: Mapping[str, Judged]
     """Graded rows by split, without the pool."""
-    pool: GradedSet | None
+    pool: Judged | None
     """Graded pool, or ``None`` without an audit set."""
     selected: Mapping[str, pa.Table]
     """Rows of each arm (``curation.report.rows.read_selected_rows``)."""
@@ -64,10 +64,10 @@ class MeasuredRows:
     """Share of the pool's labelled rows that are measured one by one."""
 
     @cached_property
-    def sets(self) -> dict[str, GradedSet]:
+    def sets(self) -> dict[str, Judged]:
         """The non-empty sets of rows: validation rows, held out from the fits of all functions, and a graded pool."""
         held = self.judged["source"].held_out(self.judged["source"].scores, self.run.seed)
-        found = {"validation": GradedSet(judged=held, selected={}, seed=self.run.seed), "pool": self.pool}
+        found = {"validation": held, "pool": self.pool}
         return {name: rows for name, rows in found.items() if rows is not None and len(rows)}
 
     @property
@@ -105,7 +105,7 @@ def collect_evidence(
         Material(
             arm=arm,
             function=function,
-            validation=GradedSet(judged=held, selected={}, seed=run.seed) if held is not None and len(held) else None,
+            validation=held if held is not None and len(held) else None,
             pool=rows.sets.get("pool"),
             source=known,
             selected_trust_M=trust_M[drawn_M],
@@ -231,7 +231,7 @@ def trust_tables(rows: MeasuredRows) -> Json:
         # There are fewer validation rows than pool rows: take the same share of them.
         num_top = graded.scale(rows.record.n) if name == "pool" else rows.scale_count(len(graded))
         for view, seen, of in (
-            ("parsed", graded.parsed, source.readable.distinct),
+            ("parsed", graded.readable, source.readable.distinct),
             ("all", graded.all, source.distinct),
         ):
             if len(seen):
@@ -242,7 +242,7 @@ def trust_tables(rows: MeasuredRows) -> Json:
             may = function in ranked and num_top > 0
             found["against"] = {
                 what: make_rival_entry(compare_with_signal(graded, name, function, other, num_top, seed))
-                if may and other is not None and other != function and other in graded.judged.scores
+                if may and other is not None and other != function and other in graded.scores
                 else None
                 for what, other in others.items()
             }
@@ -265,12 +265,12 @@ def measure_regimes(rows: MeasuredRows) -> tuple[list[Json], list[Json]]:
     sets, seed = rows.sets, rows.run.seed
     named = {"validation": ("ID", sets["validation"])} if "validation" in sets else {}
     for name, probe in rows.run.config["splits"]["probes"].items():
-        named[name] = (probe["regime"], GradedSet(judged=rows.judged[f"probe-{name}"], selected={}, seed=seed))
+        named[name] = (probe["regime"], rows.judged[f"probe-{name}"])
     named |= {"pool": ("pool", sets["pool"])} if "pool" in sets else {}
     constant = rows.judged["source"].readable.distinct.share
     lines: list[Json] = []
     for name, (regime, graded) in named.items():
-        if len(seen := graded.parsed):
+        if len(seen := graded.readable):
             num_top = min(rows.scale_count(len(graded)), len(seen))
             found = measures.measure_regime(seen, REFERENCE_ARM, num_top, constant, seed)
             lines.append({"set": name, "regime": regime, **found})

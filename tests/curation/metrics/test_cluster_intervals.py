@@ -17,7 +17,7 @@ from curation.metrics.estimates import compute_inflation
 from curation.metrics.ranking import compute_auc_influence
 from curation.report.by_difficulty import compute_accuracy_bins, compute_purity_bins
 from curation.report.evidence import foresee_purity, measure_quality
-from curation.report.rows import GradedSet, Judged
+from curation.report.rows import Judged
 
 ROWWISE = ("share right", "accuracy", "difference")
 """The estimates whose intervals are clearly too narrow where they count rows."""
@@ -119,9 +119,7 @@ def test_a_bootstrap_draws_clusters() -> None:
 def test_the_evidence_of_users_is_wider_and_its_values_are_the_same() -> None:
     rows, trust_N, _ = fitted_on_users(np.random.default_rng(3), wrong=False, grouped=True)
     alone = replace(rows, cluster_N=None)
-    found, plain = (
-        measure_quality(GradedSet(judged=of, selected={}, seed=0).parsed, "trust", 150, 0.6) for of in (rows, alone)
-    )
+    found, plain = (measure_quality(of.readable, "trust", 150, 0.6) for of in (rows, alone))
     assert found is not None and plain is not None and found.auc is not None and plain.auc is not None
     assert found.top.value == plain.top.value and found.share_right.value == plain.share_right.value
     for name in ("share_right", "brier_excess"):
@@ -185,7 +183,7 @@ def test_bins_of_difficulty_and_classes_count_clusters() -> None:
     judged = Judged(
         row_ids_N=ids_N, correct_N=CORRECT_N, parsed_N=np.ones(400, dtype=bool), scores={}, cluster_N=CLUSTER_N
     )
-    rows = GradedSet(judged=judged, selected={"trust": ids_N[:200]}, seed=0)
+    rows = replace(judged, selected={"trust": ids_N[:200]})
     tests = {"trust": [Graded(row_ids_N=ids_N, correct_N=CORRECT_N, question_N=ids_N, cluster_N=CLUSTER_N)]}
     values = (ids_N, bin_N.astype(float))
     purities, accuracies = compute_purity_bins(rows, rows.selected, values), compute_accuracy_bins(tests, values)

@@ -18,7 +18,7 @@ from curation.report import RunRecord
 from curation.report.headline import say
 from curation.report.html import render
 from curation.report.rivals import compare_with_signal, find_best_signal, find_rivals
-from curation.report.rows import LOWEST, UNPARSED, FunctionScores, GradedSet, Judged, judge, without_constant
+from curation.report.rows import LOWEST, UNPARSED, FunctionScores, Judged, judge, without_constant
 from curation.tables import io, schemas
 
 FOUND = {
@@ -52,8 +52,8 @@ def rows(num: int = 2000, seed: int = 0, **gaps: float) -> Judged:
     )
 
 
-def graded(judged: Judged) -> GradedSet:
-    return GradedSet(judged=judged, selected={}, seed=0)
+def graded(judged: Judged) -> Judged:
+    return judged
 
 
 def test_held_out_rows_have_an_honest_score_and_ask_each_question_once() -> None:
