@@ -10,7 +10,7 @@ from curation.json_types import Json, JsonView
 from curation.metrics import compute_proportion
 from curation.report.frame import (
     GREY,
-    chart,
+    as_chart,
     draw_curve,
     draw_estimates,
     get_arm_style,
@@ -59,7 +59,7 @@ _STYLES: Mapping[str, JsonView] = {
 _RIGHT, _WRONG = "#0072b2", "#d55e00"
 
 
-@chart("rows taken, most trusted first (log scale)", "share of right labels (purity)")
+@as_chart("rows taken, most trusted first (log scale)", "share of right labels (purity)")
 def draw_purity_chart(axes: "Axes", curves: JsonView, *, chance: float | None = None) -> None:
     """Draw purity by the number of rows taken, one line per arm, with 95 % bands (of many arms, only the method's)."""
     from matplotlib.ticker import FixedLocator, NullLocator
@@ -88,7 +88,7 @@ def _draw_chance(axes: "Axes", chance: float | None) -> None:
         axes.axhline(chance, color=GREY, linewidth=0.9, linestyle=(0, (1, 2)), label="chance")
 
 
-@chart("mean trust in the bin", "share of right labels")
+@as_chart("mean trust in the bin", "share of right labels")
 def draw_reliability_chart(axes: "Axes", bins_of: JsonView, *, chance: float | None = None) -> None:
     """Draw the share of right labels by mean trust per bin, with 95 % intervals, for the first trust functions."""
     axes.plot([0, 1], [0, 1], color="#999999", linewidth=0.9, linestyle=(0, (2, 2)), label="calibrated")
@@ -116,7 +116,7 @@ def join_bins(bins: Sequence[JsonView]) -> list[JsonView]:
     return [{"mean_trust": mean, "share_right": share} for mean, share in shares]
 
 
-@chart("trust", "rows")
+@as_chart("trust", "rows")
 def draw_histogram_chart(axes: "Axes", histogram: JsonView) -> None:
     """Draw the number of rows by trust, with right and wrong labels stacked."""
     from matplotlib.ticker import MaxNLocator
@@ -131,7 +131,7 @@ def draw_histogram_chart(axes: "Axes", histogram: JsonView) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
-@chart("difficulty", "share of the rows")
+@as_chart("difficulty", "share of the rows")
 def draw_difficulty_chart(axes: "Axes", difficulty: JsonView) -> None:
     """Draw the share of rows by difficulty: the pool as an area, each arm as a stepped line."""
     edges = difficulty["edges"]
@@ -145,7 +145,7 @@ def draw_difficulty_chart(axes: "Axes", difficulty: JsonView) -> None:
     set_percent_ticks(axes.yaxis)
 
 
-@chart("share of the pool kept, most trusted first", "share of wrong labels (noise)")
+@as_chart("share of the pool kept, most trusted first", "share of wrong labels (noise)")
 def draw_risk_chart(axes: "Axes", curves: JsonView) -> None:
     """Draw noise on calibration, its upper bound, and noise at deployment by the share of the pool that a cut keeps."""
     noises = []
@@ -174,7 +174,7 @@ def draw_risk_chart(axes: "Axes", curves: JsonView) -> None:
     set_percent_ticks(axes.xaxis)
 
 
-@chart("difficulty", "")
+@as_chart("difficulty", "")
 def draw_bins_chart(
     axes: "Axes",
     edges: Sequence[float],

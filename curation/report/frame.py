@@ -70,15 +70,15 @@ def make_figure(width: float, height: float) -> "Figure":
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def chart(x: str, y: str) -> Callable[[Callable[Concatenate["Axes", P], None]], Callable[Concatenate[str, P], str]]:
+def as_chart(x: str, y: str) -> Callable[[Callable[Concatenate["Axes", P], None]], Callable[Concatenate[str, P], str]]:
     """Make a function that draws on axes one that takes an SVG's name in their place, and returns the SVG.
 
     ``x`` and ``y`` are the labels of the axes, if the function sets no others. The legend is above the plot.
     """
 
-    def decorate(draw: Callable[Concatenate["Axes", P], None]) -> Callable[Concatenate[str, P], str]:
+    def wrap(draw: Callable[Concatenate["Axes", P], None]) -> Callable[Concatenate[str, P], str]:
         @wraps(draw)
-        def render(name: str, *args: P.args, **kwargs: P.kwargs) -> str:
+        def render(name: str, /, *args: P.args, **kwargs: P.kwargs) -> str:
             with use_chart_style():
                 figure = make_figure(5.6, 3.7)
                 axes = figure.subplots()
@@ -90,7 +90,7 @@ def chart(x: str, y: str) -> Callable[[Callable[Concatenate["Axes", P], None]], 
 
         return render
 
-    return decorate
+    return wrap
 
 
 def get_arm_style(arm: str, index: int) -> tuple[str, Any]:

@@ -62,7 +62,8 @@ def trust_metrics(rows: Judged, num_top: int, constant: float, seed: int) -> Jso
 
 
 def _measure_function(rows: Judged, name: str, num_top: int, seed: int) -> Json:
-    trust_N, of = rows.scores[name].trust_N, {"seed": seed, "cluster_N": rows.cluster_N}
+    trust_N = rows.scores[name].trust_N
+    of: Json = {"seed": seed, "cluster_N": rows.cluster_N}
     parts = metrics.compute_brier_parts(trust_N, rows.correct_N, bins=ECE_BINS, **of)
     return {
         **_measure_calibration(rows, name, seed),
@@ -73,7 +74,8 @@ def _measure_function(rows: Judged, name: str, num_top: int, seed: int) -> Json:
 
 def compute_constant_metrics(judged: Judged, constant: float, seed: int) -> Json:
     """Return ECE and Brier score of a constant trust, the baseline of all trust functions."""
-    trust_N, of = np.full(len(judged), constant), {"seed": seed, "cluster_N": judged.cluster_N}
+    trust_N = np.full(len(judged), constant)
+    of: Json = {"seed": seed, "cluster_N": judged.cluster_N}
     return {
         "value": constant,
         "ece": metrics.ece(trust_N, judged.correct_N, bins=ECE_BINS, **of).to_json(),
@@ -94,7 +96,8 @@ def measure_regime(rows: Judged, function: str, num_top: int, constant: float, s
 
 
 def _measure_calibration(judged: Judged, function: str, seed: int) -> Json:
-    score, correct_N, of = judged.scores[function], judged.correct_N, {"seed": seed, "cluster_N": judged.cluster_N}
+    score, correct_N = judged.scores[function], judged.correct_N
+    of: Json = {"seed": seed, "cluster_N": judged.cluster_N}
     # In this order, as numbers over the same cells share their resamples.
     width = metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, **of).to_json()
     brier = metrics.brier(score.trust_N, correct_N, **of).to_json()

@@ -173,7 +173,7 @@ class Judged:
         return np.stack([len(kept) - np.searchsorted(kept, threshold_G, side="left") for kept in kept_2])
 
 
-class ScoredRows(NamedTuple):
+class ScoredLabels(NamedTuple):
     """Answered rows of scored labels."""
 
     row_ids_N: Int64s
@@ -186,7 +186,7 @@ class ScoredRows(NamedTuple):
         return np.asarray(self.label_N.is_valid().to_numpy())
 
 
-def read_scores(labels: TableRef, functions: Iterable[str], *, share: float = 1.0, seed: int = 0) -> ScoredRows:
+def read_scores(labels: TableRef, functions: Iterable[str], *, share: float = 1.0, seed: int = 0) -> ScoredLabels:
     """Return the answered rows, or a share of them, with the scores of functions whose columns the labels have.
 
     Rows are drawn by a hash of their ids. A large table is read in Ray tasks.
@@ -204,12 +204,12 @@ def read_scores(labels: TableRef, functions: Iterable[str], *, share: float = 1.
 
     batches = [batch for part in scans.map_fragments(labels, draw) for batch in part]
     table = pa.Table.from_batches(batches) if batches else pa.schema(map(schema.field, names)).empty_table()
-    whole = pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
+    batch = pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
     scores = {}
     for name, trust in read.items():
-        trust_N = np.nan_to_num(trust.score(whole).astype(np.float64), nan=0.0)
-        scores[name] = FunctionScores(raw_N=fill_scores(trust.raw_score(whole)), trust_N=trust_N)
-    return ScoredRows(table["row_id"].to_numpy(), table["label"], scores)
+        trust_N = np.nan_to_num(trust.score(batch).astype(np.float64), nan=0.0)
+        scores[name] = FunctionScores(raw_N=fill_scores(trust.raw_score(batch)), trust_N=trust_N)
+    return ScoredLabels(table["row_id"].to_numpy(), table["label"], scores)
 
 
 def judge(labels: TableRef, grades: TableRef, functions: Iterable[str], *, share: float = 1.0, seed: int = 0) -> Judged:

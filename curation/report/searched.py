@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from curation.config.tune import LARGER_IS_BETTER
 from curation.json_types import Json, JsonView
-from curation.report.frame import GREY, chart
+from curation.report.frame import GREY, as_chart
 from curation.report.headline import say
 from curation.storage.paths import Place, to_place
 
@@ -78,7 +78,7 @@ def _read(directory: Place) -> list[Json]:
     return [json.loads(path.read_text()) for path in paths]
 
 
-@chart("trial", "")
+@as_chart("trial", "")
 def draw_course(axes: "Axes", trials: Sequence[JsonView], metric: str) -> None:
     """Draw the metric of every trial by the trial's number, and the best value so far."""
     done = [trial for trial in trials if trial["outcome"] is not None]
@@ -91,7 +91,7 @@ def draw_course(axes: "Axes", trials: Sequence[JsonView], metric: str) -> None:
     axes.set_ylabel(f"{metric} on the held-out fold")
 
 
-@chart("", "")
+@as_chart("", "")
 def draw_finals(axes: "Axes", choice: JsonView, metric: str) -> None:
     """Draw each finalist's difference to the default, with intervals that hold for all finalists at once."""
     differences = list(choice["differences"].items())[::-1]

@@ -132,9 +132,9 @@ def collect_evidence(
         seed, parsed = run.seed, held.readable
         control = measure_control(examples, run.domain, parsed, function, share, seed=seed, confidence=CONFIDENCE)
     given, num = varied["pool"], varied["arms"][arm]["num_labels"]
-    labels = {"num_labelled": given["num_rows"], "num_given": given["num_labels"], "num_selected": num}
+    seen = {"num_labelled": given["num_rows"], "num_given": given["num_labels"], "num_selected": num}
     student = _describe_gold_student(students, record, run.config)
-    return replace(found, control=control, labels=labels, classes=as_evidence(classes), gold_student=student)
+    return replace(found, control=control, labels=seen, classes=as_evidence(classes), gold_student=student)
 
 
 def _describe_gold_student(students: Json, record: GenerationRecord, config: JsonView) -> Json | None:

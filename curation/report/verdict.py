@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import yaml
 from jinja2 import Template
@@ -131,7 +131,7 @@ def reach_verdict(evidence: Evidence, directory: str) -> ReportVerdict:
     findings = [
         {"rule": rule.name, "level": level, "finding": text, "next": say(rule.mend)} for rule, (level, _, text) in found
     ]
-    worst, words = found[0][1][0], findings[0]["finding"]
+    worst, words = cast("Level", found[0][1][0]), findings[0]["finding"]
     if len(found) > 1:
         words += f"; {len(found) - 1} further finding{'s' if len(found) > 2 else ''}"
     return ReportVerdict(level=worst, sign=SIGNS[worst], sentence=f"{worst.capitalize()}: {words}.", findings=findings)

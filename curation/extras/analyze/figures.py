@@ -7,7 +7,7 @@ from curation.arms import REFERENCE_ARM
 from curation.extras.analyze.coherence import SHOWN
 from curation.json_types import JsonView
 from curation.report.charts import MOST_BANDS
-from curation.report.frame import GREY, chart, draw_curve, get_arm_style, set_percent_ticks
+from curation.report.frame import GREY, as_chart, draw_curve, get_arm_style, set_percent_ticks
 from curation.report.headline import describe_name
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def _iter_styled(arms: Mapping[str, JsonView]) -> Iterator[tuple[str, JsonView, 
         yield arm, found, {"color": colour, "linestyle": dashes, "label": describe_name(arm)}
 
 
-@chart("gold move minus weak move, pawns (below 0: the weak move is stronger)", "share of the rows")
+@as_chart("gold move minus weak move, pawns (below 0: the weak move is stronger)", "share of the rows")
 def draw_gaps(axes: "Axes", arms: Mapping[str, JsonView]) -> None:
     """Draw each arm's histogram of advantage gaps, in pawns; the end bins include all larger gaps."""
     axes.axvline(0, color=GREY, linewidth=0.9, linestyle=(0, (2, 2)))
@@ -55,7 +55,7 @@ def draw_gaps(axes: "Axes", arms: Mapping[str, JsonView]) -> None:
     set_percent_ticks(axes.yaxis)
 
 
-@chart("directions k (log scale)", "mean top-k energy")
+@as_chart("directions k (log scale)", "mean top-k energy")
 def draw_energies(axes: "Axes", arms: Mapping[str, JsonView]) -> None:
     """Draw each arm's mean top-k energy against k with 95 % bands (of many arms, only the reference arm's)."""
     for index, (arm, found) in enumerate(arms.items()):
@@ -71,7 +71,7 @@ def draw_energies(axes: "Axes", arms: Mapping[str, JsonView]) -> None:
     set_percent_ticks(axes.yaxis)
 
 
-@chart(f"top-{SHOWN} energy of a row", "share of the rows with at most that")
+@as_chart(f"top-{SHOWN} energy of a row", "share of the rows with at most that")
 def draw_row_shares(axes: "Axes", arms: Mapping[str, JsonView]) -> None:
     """Draw each arm's cumulative distribution of rows' top-8 energy."""
     for _, found, style in _iter_styled(arms):
@@ -81,7 +81,7 @@ def draw_row_shares(axes: "Axes", arms: Mapping[str, JsonView]) -> None:
     set_percent_ticks(axes.yaxis)
 
 
-@chart("direction", "singular value (log scale)")
+@as_chart("direction", "singular value (log scale)")
 def draw_spectrum(axes: "Axes", arms: Mapping[str, JsonView]) -> None:
     """Draw the largest singular values of each arm's gradient matrix."""
     for _, found, style in _iter_styled(arms):

@@ -52,7 +52,7 @@ def read_members(directories: Sequence[str], option: str) -> list[Member]:
 def require_alike(one: Member, other: Member) -> None:
     """Refuse to average two runs of different domains, arms, numbers of generations or constraints on answers."""
     runs = (one.run, other.run)
-    facts = [
+    facts: list[tuple[str, Sequence[object], str]] = [
         ("domains", [run.domain.name for run in runs], "combine runs of one domain"),
         ("numbers of generations", [len(run.generations) for run in runs], "combine runs with as many"),
     ]
