@@ -16,7 +16,7 @@ from curation.pipeline.recording import record_of
 from curation.pipeline.roles import check_models
 from curation.pipeline.settling import settle
 from curation.pipeline.work import at_work
-from curation.report.rules import CARE, STOP, USE
+from curation.report.verdict import CARE, STOP, USE
 from curation.rundir.graph import Outputs, Skipped, Stage, list_awaited, order_stages
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
@@ -84,16 +84,14 @@ def run_search(
         found = run.do(stages)[stage.name]
         assert isinstance(found, Mapping), "a search always has something to do"
         content = report.collect_search(
-            report.SearchRecord(
-                name=config.name,
-                seed=config.seed,
-                config_path=config_path,
-                command=command,
-                tune=config.tune.model_dump(mode="json"),
-                versions=find_versions(),
-                seconds={stage.name: opened.manifest.stages[stage.name].seconds for stage in stages},
-                found=found,
-            )
+            found,
+            config.tune.model_dump(mode="json"),
+            name=config.name,
+            seed=config.seed,
+            config_path=config_path,
+            command=command,
+            versions=find_versions(),
+            seconds={stage.name: opened.manifest.stages[stage.name].seconds for stage in stages},
         )
         page, _ = report.write_search(content, run.directory)
         say(f"report: {page}")

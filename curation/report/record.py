@@ -10,9 +10,8 @@ from curation.refs import ModelRef, TableRef, TrustRef
 FORMAT = ("format", "completion_source", "format_note", "median_characters")
 """Fields that a report shows about the completions that an arm trains on."""
 BASE, TEACHER, GROUND_TRUTH = "base", "teacher", "ground_truth"
-MAIN, SHALLOW, PREDECESSOR = "main", "shallow", "predecessor"
-"""Names of lines of a chained run: its main chain, students that learned from the first teacher without a chain, and
-the last base taught by the base before it. Other chains are named by their arms."""
+PREDECESSOR = "predecessor"
+"""Name of the line of a chained run in which the base before the last one teaches the last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +23,6 @@ class StageSummary:
     rows: int
     rows_per_second: float | None
     started: str
-    step: int = 0
-    """Length of the longest chain of stages that leads to the stage."""
-    after: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,8 +148,6 @@ class ChainRecord:
     """Generations of the other chains, from the second on, by arm or ``predecessor``."""
     shallow: Mapping[str, Mapping[str, JsonView]]
     """``tests`` and ``training`` of students that learned from the first teacher, by generation (as text) and arm."""
-    stages: Mapping[str, tuple[int, str]]
-    """Generation and line for which a stage was first done, by stage name."""
     decisions: Sequence[JsonView]
     """Decisions of ``curation.stages.handover`` by generation: ``signs`` and ``reasons`` (empty: the chain went on)."""
     ended: str | None
