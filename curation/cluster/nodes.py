@@ -92,12 +92,6 @@ def make_task(question: Callable[..., Any], node_id: str, resources: Mapping[str
     return remote.options(**make_ray_options(resources), max_retries=0, scheduling_strategy=_make_affinity(node_id))
 
 
-def start_actor(cls: type, node_id: str) -> Any:
-    """Start an actor that runs only on one node and reserves no resources there."""
-    remote: Any = ray.remote(cls)
-    return remote.options(**make_ray_options({}), scheduling_strategy=_make_affinity(node_id)).remote()
-
-
 def _make_affinity(node_id: str) -> Any:
     return ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
 

@@ -115,11 +115,7 @@ def clean(run_dir: str, older_than: float, dry_run: bool) -> None:
 @click.argument("config", required=False, callback=with_own_modules)
 @SET
 @click.option("--address", help="Ray cluster to check, as `--set ray.address=...`.")
-@click.option("--vllm", is_flag=True, help="Start vLLM even if the configuration does not use it.")
-@click.option(
-    "--cluster", is_flag=True, help="Let an actor on every node label rows, and write them to the run's store."
-)
-def doctor(config: str | None, overrides: tuple[str, ...], **asked: Any) -> None:
+def doctor(config: str | None, overrides: tuple[str, ...], address: str | None) -> None:
     """Check machine, packages, storage and Ray, and say how to fix each problem.
 
     With a CONFIG, also check everything that it needs. The exit code is 1 if any check fails.
@@ -129,7 +125,7 @@ def doctor(config: str | None, overrides: tuple[str, ...], **asked: Any) -> None
     from curation.commands.doctor.joined import examine
 
     states: Counter[str] = Counter()
-    for finding in examine(config, overrides, **asked):
+    for finding in examine(config, overrides, address=address):
         echo(finding.line)
         states[finding.state] += 1
     echo(f"{states['ok']} ok, {states['warn']} warn, {states['fail']} fail")
