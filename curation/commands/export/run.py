@@ -1,7 +1,6 @@
 """A run directory as exports and `curate explain` read it: its tables, students and selections, without Ray."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -220,16 +219,6 @@ def _find_changed_stage(student: Student) -> str | None:
         if fitted.outputs["trust"]["digest"] not in json.dumps([item.inputs for item in scoring if item is not None]):
             return fitted.name
     return None
-
-
-def iter_students(config: RunConfig, manifest: Manifest) -> Iterator[Student]:
-    """Yield every student of a run's configuration, trained or not."""
-    for generation, described in enumerate(config.generations):
-        for arm in config.selection.arms:
-            for name in ("", *described.students):
-                student = Student(config=config, manifest=manifest, arm=arm, generation=generation, name=name)
-                if not (name and student.branch):  # further students learn from the main chain's selections
-                    yield student
 
 
 def find_student(run: Place, arm: str | None, generation: int | None, name: str | None = None) -> Student:

@@ -10,61 +10,27 @@ from curation.escaping import echo, escape_text, quote_text
 from curation.json_types import JsonView
 from curation.storage.paths import to_place
 
-LONGEST = 160
-"""Maximum length of prompt and completion in the list of a student's rows, in characters."""
 MOST_INPUTS = 5
 """Maximum number of a stack's inputs that are shown for a row."""
 
 
 @click.command()
 @click.argument("run_dir")
-@click.argument("row_id", required=False)
+@click.argument("row_id")
 @click.option("--split", metavar="NAME", help="The split of the row, if rows of several sources have its id.")
-@click.option("--student", metavar="ARM | STAGE", help="Show which rows taught a student, instead of one row.")
-@click.option(
-    "--generation",
-    type=click.IntRange(min=0),
-    metavar="NUMBER",
-    help="The generation of the student (default: the last).",
-)
-@click.option("--rows", type=click.IntRange(min=0), help="Rows of the student to show (default: 5).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def explain(
-    run_dir: str,
-    row_id: str | None,
-    split: str | None,
-    student: str | None,
-    generation: int | None,
-    rows: int | None,
-    as_json: bool,
-) -> None:
-    """Show everything that the run in RUN_DIR knows about the row ROW_ID, or which rows taught a student.
+def explain(run_dir: str, row_id: str, split: str | None, as_json: bool) -> None:
+    """Show everything that the run in RUN_DIR knows about the row ROW_ID.
 
-    For a row, it shows the source file, the prompt, each teacher's answer, trust and rank, and what every arm did with
-    the row. Row ids are in every table and export of a run.
+    It shows the source file, the prompt, each teacher's answer, trust and rank, and what every arm did with the row.
+    Row ids are in every table and export of a run.
     """
-    from curation.extras.explain.facts import explain_row, explain_student
+    from curation.extras.explain.facts import explain_row
 
-    if (row_id is None) == (student is None):
-        raise ConfigError("explain: give a ROW_ID, or --student with an arm or a stage; not both")
-    if student is not None:
-        if split is not None:
-            raise ConfigError("--split: applies to a row; leave it out with --student")
-        content = explain_student(to_place(run_dir), student, generation, 5 if rows is None else rows)
-        lines = _describe_student(content)
-    else:
-        if generation is not None or rows is not None:
-            raise ConfigError("--generation, --rows: apply to --student only; a row is shown with all its generations")
-        text = str(row_id)
-        if not text.isdecimal() or len(text) > 19 or int(text) >= 2**63:
-            raise ConfigError(f"ROW_ID: {quote_text(text)} is not a row id, a whole number from 0 to 2^63 - 1")
-        content = explain_row(to_place(run_dir), int(text), split)
-        lines = _describe_row(content)
-    if as_json:
-        echo(json.dumps(content, indent=1, default=str))
-        return
-    for line in lines:
-        echo(line)
+    if not row_id.isdecimal() or len(row_id) > 19 or int(row_id) >= 2**63:
+        raise ConfigError(f"ROW_ID: {quote_text(row_id)} is not a row id, a whole number from 0 to 2^63 - 1")
+    content = explain_row(to_place(run_dir), int(row_id), split)
+    echo(json.dumps(content, indent=1, default=str) if as_json else "\n".join(_describe_row(content)))
 
 
 def _describe_row(found: JsonView) -> Iterator[str]:
@@ -85,25 +51,6 @@ def _describe_row(found: JsonView) -> Iterator[str]:
     for generation in found["generations"]:
         yield f"generation {generation['generation']}"
         yield from (f"  {line}" for line in _describe_generation(generation))
-
-
-def _describe_student(found: JsonView) -> Iterator[str]:
-    """Yield the lines about a student and its rows."""
-    yield _format_fact("student", f"{found['student']}, from the base {_describe_model(found['base'])}")
-    yield _format_fact("model", _describe_model(found["model"]))
-    yield _format_fact("teacher", _describe_model(found["teacher"]))
-    dropped = f", {found['rows_dropped']:,} dropped" if found["rows_dropped"] else ""
-    yield _format_fact("rows", f"{found['num_rows']:,} selected, {found['rows_trained']:,} trained on{dropped}")
-    yield _format_fact("epochs", f"{found['epochs']:,}")
-    yield _format_fact("table", f"{found['table']['uri']} version {found['table']['version']}")
-    for kind, path in found["files"].items():
-        yield _format_fact(kind, path)
-    yield _format_fact("read all", f"`{found['read_all']}`, or the files above")
-    for row in found["rows"]:
-        label = f"{row['label_source']} label {_format_label(row['label'])}, trust {_format_number(row['trust'])}"
-        yield f"rank {row['rank']}: row {row['row_id']}, {_describe_origin(row['origin'], row['row_id'])}: {label}"
-        text = escape_text(" ".join(f"{row['prompt']} {row['completion']}".split()))
-        yield f"    {text[:LONGEST]}{'...' if len(text) > LONGEST else ''}"
 
 
 def _describe_generation(found: JsonView) -> Iterator[str]:
