@@ -1,19 +1,17 @@
 """The facts of one Lance table: columns, versions, fragments, error rows by kind, a sample of rows."""
 
-import difflib
 import json
 import math
 import re
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC
-from pathlib import Path
 from typing import Any
 
 import lance
 import pyarrow as pa
 
-from curation.commands.inspect.find import FoundTable
+from curation.commands.inspect.find import FoundTable, suggest
 from curation.errors import REFUSALS, TableError, describe_lance_error, get_error_kind
 from curation.escaping import escape_text
 from curation.json_types import Json
@@ -41,73 +39,66 @@ def examine(
     ``where`` is an SQL expression, whose rows are ``matching``; ``errors`` and ``sample`` are of them. ``errors`` are
     the kinds of error rows, most frequent first, None without an error column. ``sample`` has the ``columns`` of the
     first ``rows`` rows; a long list of numbers in it is ``{"size": n, "norm": euclidean}``. ``num_versions`` counts the
-    versions up to this one, of which ``versions`` are at most ``NUM_VERSIONS``, newest first. ``fragments`` have the
+    versions up to this one, of which ``versions`` has at most ``NUM_VERSIONS``, newest first. ``fragments`` have the
     ``rows`` of the smallest and the largest one, and the ``bytes`` of all files on disk.
 
     Raises:
         TableError: there is no such table, version or column, or Lance refuses the expression.
     """
-    dataset = _open(uri, version)
+    try:
+        dataset = lance.dataset(uri)
+    except REFUSALS as error:
+        why = describe_lance_error(error) or strip_locations(error)
+        raise TableError(f"{uri}: is not a Lance table ({why})") from error
+    versions: list[Json] = dataset.versions()
+    numbers = [item["version"] for item in versions]
+    if version is not None:
+        if version not in numbers:
+            raise TableError(
+                f"{uri}: has no version {version}; there are {len(numbers)}, {numbers[0]} to {numbers[-1]}"
+            )
+        dataset = lance.dataset(uri, version=version)
     names = dataset.schema.names
     for name in columns or ():
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=3)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"it has: {', '.join(names)}"
-            raise TableError(f"{uri}: has no column {name!r}; {hint}")
+            raise TableError(f"{uri}: has no column {name!r}; {suggest(name, names)}")
+    known = [item for item in versions if item["version"] <= dataset.version]
     try:
-        known = [item for item in dataset.versions() if item["version"] <= dataset.version]
         num_rows = int(dataset.count_rows())
-        matching = num_rows if where is None else _count_matching(dataset, where)
-        errors = _count_errors(dataset, where) if ERROR.name in names else None
-        wanted = None if columns is None else list(columns)
-        sample = dataset.to_table(columns=wanted, filter=where, limit=rows).to_pylist() if rows else []
-        fields = dataset.schema
+        matching = num_rows if where is None else int(dataset.count_rows(filter=where))
+        sample = (
+            dataset.to_table(columns=columns and list(columns), filter=where, limit=rows).to_pylist() if rows else []
+        )
         return {
             "uri": uri,
             "version": dataset.version,
             "rows": num_rows,
             "matching": matching,
             "where": where,
-            "columns": [{"name": f.name, "type": _format_type(f.type), "nullable": f.nullable} for f in fields],
+            "columns": [{"name": f.name, "type": _format_type(f.type), "nullable": f.nullable} for f in dataset.schema],
             "num_versions": len(known),
-            "versions": _list_versions(uri, known),
+            "versions": [
+                {
+                    "version": item["version"],
+                    "time": item["timestamp"].astimezone(UTC).isoformat(timespec="seconds"),
+                    "rows": int(item["metadata"]["total_rows"]),
+                }
+                for item in known[: -NUM_VERSIONS - 1 : -1]
+            ],
             "fragments": _count_fragments(dataset),
-            "errors": errors,
+            "errors": _count_errors(dataset, where) if ERROR.name in names else None,
             "sample": [_shorten(row) for row in sample],
         }
     except REFUSALS as error:
-        if isinstance(error, TableError):
-            raise
-        raise TableError(f"{uri}: cannot be read ({describe_lance_error(error) or strip_locations(error)})") from error
+        words = describe_lance_error(error) or strip_locations(error)
+        if where is not None:
+            raise TableError(f"--where {where!r}: {words}; columns of {uri}: {', '.join(names)}") from error
+        raise TableError(f"{uri}: cannot be read ({words})") from error
 
 
 def strip_locations(error: Exception) -> str:
     """Return Lance's message without locations in its own source code."""
     return re.sub(r",? *\S+\.rs:\d+:\d+", "", str(error)).removeprefix("Invalid user input: ")
-
-
-def _open(uri: str, version: int | None) -> Any:
-    try:
-        newest = lance.dataset(uri)
-    except REFUSALS as error:
-        raise TableError(
-            f"{uri}: is not a Lance table ({describe_lance_error(error) or strip_locations(error)})"
-        ) from error
-    if version is None:
-        return newest
-    known = [item["version"] for item in newest.versions()]
-    if version not in known:
-        raise TableError(f"{uri}: has no version {version}; there are {len(known)}, {known[0]} to {known[-1]}")
-    return lance.dataset(uri, version=version)
-
-
-def _count_matching(dataset: Any, where: str) -> int:
-    try:
-        return int(dataset.count_rows(filter=where))
-    except REFUSALS as error:
-        raise TableError(
-            f"--where {where!r}: {strip_locations(error)}; columns of {dataset.uri}: {', '.join(dataset.schema.names)}"
-        ) from error
 
 
 def _count_errors(dataset: Any, where: str | None) -> list[Json]:
@@ -139,46 +130,15 @@ def _shorten(value: object) -> Any:
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
-def _list_versions(uri: str, known: list[Json]) -> list[Json]:
-    """Return the newest of the ``known`` versions, each with its time of commit (UTC) and its change in words."""
-    versions: list[Json] = []
-    before: tuple[list[str], int, int] | None = None
-    for place, item in enumerate(known):
-        if place < len(known) - NUM_VERSIONS - 1:
-            continue
-        columns = lance.dataset(uri, version=item["version"]).schema.names
-        rows, fragments = (int(item["metadata"][f"total_{name}"]) for name in ("rows", "fragments"))
-        change = "created" if item["version"] == 1 else "the oldest that is kept"  # older ones were cleaned up
-        change += f": {_format_count(len(columns), 'column')}, {_format_count(rows, 'row')}"
-        if before is not None:
-            names, num_rows, num_fragments = before
-            added = ", ".join(name for name in columns if name not in names)
-            dropped = ", ".join(name for name in names if name not in columns)
-            parts = [f"columns added: {added}"] if added else []
-            parts += [f"columns dropped: {dropped}"] if dropped else []
-            parts += [f"{rows - num_rows:+,} rows"] if rows != num_rows else []
-            parts += [f"{fragments - num_fragments:+,} fragments"] if fragments != num_fragments else []
-            change = ", ".join(parts) or "rewritten: the same columns and number of rows"
-        if before is not None or place == 0:
-            time = item["timestamp"].astimezone(UTC).isoformat(timespec="seconds")
-            versions.append({"version": item["version"], "time": time, "rows": rows, "change": change})
-        before = columns, rows, fragments
-    return versions[::-1]
-
-
 def _count_fragments(dataset: Any) -> Json:
     items = dataset.get_fragments()
     rows = [int(item.count_rows()) for item in items]
-    num_bytes = 0
-    for file in (file for item in items for file in item.metadata.files):
-        path = Path(dataset.uri) / "data" / file.path
-        if file.file_size_bytes:
-            num_bytes += int(file.file_size_bytes)
-        elif path.exists():  # an older writer left the size out
-            num_bytes += path.stat().st_size
-    deleted = sum(item.num_deletions for item in items)
-    smallest_and_largest = [min(rows, default=0), max(rows, default=0)]
-    return {"count": len(items), "rows": smallest_and_largest, "deleted_rows": deleted, "bytes": num_bytes}
+    return {
+        "count": len(items),
+        "rows": [min(rows, default=0), max(rows, default=0)],
+        "deleted_rows": sum(item.num_deletions for item in items),
+        "bytes": sum(int(file.file_size_bytes or 0) for item in items for file in item.metadata.files),
+    }
 
 
 def _format_type(kind: pa.DataType) -> str:
@@ -188,10 +148,6 @@ def _format_type(kind: pa.DataType) -> str:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return f"{_format_type(kind.value_type)}[]"
     return {"halffloat": "float16", "float": "float32", "double": "float64"}.get(str(kind), str(kind))
-
-
-def _format_count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def format_facts(facts: Json) -> str:
@@ -208,7 +164,7 @@ def format_facts(facts: Json) -> str:
         f"rows       {facts['rows']:,}{matching}",
         f"fragments  {number:,}{each if number else ''}{deleted}, {format_size(fragments['bytes'])} on disk",
         f"versions   {facts['num_versions']:,}{last}",
-        *_align([(str(of["version"]), of["time"], f"{of['rows']:,} rows", of["change"]) for of in versions]),
+        *_align([(str(of["version"]), of["time"], f"{of['rows']:,} rows") for of in versions]),
         "columns",
         *_align([(of["name"], of["type"], "" if of["nullable"] else "not null") for of in facts["columns"]]),
     ]

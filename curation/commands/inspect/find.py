@@ -11,9 +11,9 @@ from pathlib import Path
 import lance
 
 from curation.errors import RunDirError, TableError
-from curation.refs import TableRef, iter_table_refs
+from curation.refs import iter_table_refs
 from curation.rundir.manifest import Manifest, record_in
-from curation.storage.paths import Place, Remote, to_place, walk
+from curation.storage.paths import Place, list_files, to_place, walk
 from curation.tables.versions import VERSIONS
 
 NUM_LISTED, NUM_SEARCHED = 20, 2_000
@@ -49,21 +49,17 @@ def find(path: str, name: str | None = None) -> tuple[str, int | None]:
     record = record_of(path)
     if record is None:
         raise TableError(f"{path}: is not a run directory (no manifest.json), so it has no stage {name!r}")
-    recorded: dict[str, tuple[str, int | None]] = {
-        known: (ref.uri, ref.version) for known, ref in _iter_recorded(Manifest.load(record))
-    }
-    unfinished = {known: uri for known, uri in _iter_unfinished(record) if known.rpartition("/")[0] not in recorded}
-    refs = {known: (uri, None) for known, uri in unfinished.items()} | recorded
+    refs: dict[str, tuple[str, int | None]] = {}
+    for known, uri, version in _iter_named(record):
+        refs.setdefault(known, (uri, version))
     if name in refs:
         return refs[name]
     below = [known for known in refs if known.startswith(f"{name}/")]
-    if len(below) == 1 and below[0] in unfinished:
+    if len(below) == 1:
         return refs[below[0]]
     if below:
         raise TableError(f"{path}: stage {name} wrote several tables, name one: {', '.join(below)}")
-    near = difflib.get_close_matches(name, refs, n=3)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {_format_names(list(refs))}"
-    raise TableError(f"{path}: no table of the run is called {name!r}; {hint}")
+    raise TableError(f"{path}: no table of the run is called {name!r}; {suggest(name, list(refs))}")
 
 
 def record_of(path: str) -> Place | None:
@@ -76,41 +72,29 @@ def record_of(path: str) -> Place | None:
 
 def list_tables(directory: Place) -> list[FoundTable]:
     """Return the tables of a run: those on record in the order of the stages, then those that no stage recorded."""
-    found, seen = [], set()
-    for name, ref in _iter_recorded(Manifest.load(directory)):
-        seen.add(str(to_place(ref.uri).resolve()))
-        rows = _count(ref.uri, ref.version)
-        state = "missing" if rows is None else "done"
-        found.append(FoundTable(name=name, uri=ref.uri, version=ref.version, rows=rows, state=state))
-    for path in sorted(iter_tables(directory)):
-        if str(path.resolve()) not in seen:
-            rows = _count(str(path), None)
-            found.append(FoundTable(name=str(path), uri=str(path), version=None, rows=rows, state="not on record"))
+    found = []
+    for name, uri, version in _iter_named(directory):
+        rows = _count(uri, version)
+        state = "not on record" if version is None else "missing" if rows is None else "done"
+        found.append(FoundTable(name=name, uri=uri, version=version, rows=rows, state=state))
     return found
 
 
-def _iter_unfinished(directory: Place) -> Iterator[tuple[str, str]]:
-    """Yield names (``STAGE/TABLE``) and URIs of the tables in stages' folders, from the newest folder of each stage."""
-    newest: dict[str, tuple[float, str]] = {}
-    for path in iter_tables(directory):
-        inside = os.path.relpath(str(path.parent), str(directory))
-        if (folder := _FOLDER.fullmatch(inside)) is None:
-            continue
-        name, versions = f"{folder[1]}/{path.stem}", path / VERSIONS
-        if isinstance(versions, Remote):
-            written = max((entry.modified for entry in versions.entries()), default=0.0)
-        else:
-            written = versions.stat().st_mtime
-        if name not in newest or newest[name][0] < written:
-            newest[name] = (written, str(path))
-    yield from ((name, uri) for name, (_, uri) in newest.items())
-
-
-def _iter_recorded(manifest: Manifest) -> Iterator[tuple[str, TableRef]]:
-    for stage, record in manifest.stages.items():
+def _iter_named(directory: Place) -> Iterator[tuple[str, str, int | None]]:
+    """Yield name, URI and version of the tables on record, then those that no stage recorded, the newest first."""
+    seen = set()
+    for stage, record in Manifest.load(directory).stages.items():
         refs = [] if record.released else list(iter_table_refs(record.outputs))
         for ref in refs:
-            yield (stage if len(refs) == 1 else f"{stage}/{to_place(ref.uri).stem}"), ref
+            place = to_place(ref.uri)
+            seen.add(str(place.resolve()))
+            yield (stage if len(refs) == 1 else f"{stage}/{place.stem}"), ref.uri, ref.version
+    others = [path for path in iter_tables(directory) if str(path.resolve()) not in seen]
+    for path in sorted(
+        others, key=lambda path: max((f.modified for f in list_files(path / VERSIONS)), default=0), reverse=True
+    ):
+        folder = _FOLDER.fullmatch(os.path.relpath(str(path.parent), str(directory)))
+        yield (str(path) if folder is None else f"{folder[1]}/{path.stem}"), str(path), None
 
 
 def _count(uri: str, version: int | None) -> int | None:
@@ -127,6 +111,12 @@ def iter_tables(directory: Place, most: int | None = None) -> Iterator[Place]:
             yield to_place(root)
             folders.clear()
         folders.sort()
+
+
+def suggest(name: str, known: list[str]) -> str:
+    """Return the names that are like a wrong one, or else those that there are."""
+    near = difflib.get_close_matches(name, known, n=3)
+    return f"did you mean {' or '.join(near)}?" if near else f"there are: {_format_names(known)}"
 
 
 def _format_names(names: list[str]) -> str:
