@@ -3,8 +3,6 @@
 import json
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
     from curation.filter import opened
     from curation.pipeline import running
     from curation.rundir import manifest
-    from curation.storage.paths import Place
 else:
     capacity, manifest, running = map(
         Lazy, ("curation.cluster.capacity", "curation.rundir.manifest", "curation.pipeline.running")
@@ -56,8 +53,7 @@ GRAVE = {"stop": ("do not use",), "care": ("do not use", "use with care")}
 """Verdict levels for each value of ``--fail-on-verdict``; ``curation.report.rules`` is too heavy to import here."""
 SEVERAL = {"combine": "curation.extras.combine.combined:combine", "compare": "curation.extras.combine.compared:compare"}
 """Functions of several run directories and a folder for the page, by option; imported when they are called."""
-BEGIN_SECONDS = 60.0
-"""How long ``--watch`` waits for the driver of an unfinished run to start."""
+WATCH_SECONDS = 2.0
 
 
 @click.command()
@@ -66,7 +62,6 @@ BEGIN_SECONDS = 60.0
 @ADDRESS
 @WAIT
 @click.option("--until", metavar="STAGE", help="Run STAGE and only the stages that it needs.")
-@click.option("--only", metavar="STAGE", help="Run STAGE alone; the stages that it needs must be done.")
 @click.option("--redo", multiple=True, metavar="STAGE", help="Do STAGE again, and all stages that depend on it.")
 @click.option(
     "--fail-on-verdict",
@@ -79,7 +74,6 @@ def run(
     address: str | None,
     wait: bool,
     until: str | None,
-    only: str | None,
     redo: tuple[str, ...],
     fail_on_verdict: str | None,
 ) -> None:
@@ -88,14 +82,12 @@ def run(
     `curate plan` shows the names of stages, e.g. gen-0/select. In a run with one generation, select is enough. CONFIG
     may also be the run directory.
     """
-    if until is not None and only is not None:
-        raise ConfigError("--until and --only: give one of them")
-    if fail_on_verdict is not None and (until or only):
-        raise ConfigError("--fail-on-verdict: a part of a run has no verdict; leave out --until and --only")
+    if fail_on_verdict is not None and until:
+        raise ConfigError("--fail-on-verdict: a part of a run has no verdict; leave out --until")
     config, overrides = find_run_config(config, add_address(address, overrides))
     settings = load.load_config(config, overrides)
-    if part := until or only:
-        running.run_part(settings, part, alone=only is not None, wait=wait, redo=redo)
+    if until:
+        running.run_part(settings, until, wait=wait, redo=redo)
         return
     content = running.run_chain(
         settings, config_path=config, command=format_command("run", config, overrides), wait=wait, redo=redo
@@ -214,21 +206,11 @@ def report(
 @click.command()
 @RUN
 @SET
-@click.option(
-    "--watch",
-    type=click.FloatRange(min=0.1),
-    is_flag=False,
-    flag_value=2.0,
-    metavar="[SECONDS]",
-    help="Refresh every SECONDS seconds (default 2) until the run ends.",
-)
+@click.option("--watch", is_flag=True, help="Print it again every two seconds until the driver ends.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json: bool) -> None:
-    """Show what a run or a filter has done and is doing. CONFIG may also be the run directory, or a filter's output.
-
-    With --watch, the command waits up to one minute for the driver of an unfinished run to start.
-    """
-    if as_json and watch is not None:
+def status(config: str, overrides: tuple[str, ...], watch: bool, as_json: bool) -> None:
+    """Show what a run or a filter has done and is doing. CONFIG may also be the run directory, or a filter's output."""
+    if as_json and watch:
         raise ConfigError("--json: prints once; leave out --watch")
     settings: RunConfig | filter_config.FilterConfig
     work = to_place(config) / filter_config.WORK
@@ -241,36 +223,16 @@ def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json
     else:
         config, overrides = find_run_config(config, overrides)
         settings = (load.load_filter if load.is_filter(config) else load.load_config)(config, overrides)
-    if isinstance(settings, filter_config.FilterConfig):
-        look_again = partial(filters.look, settings)
-    else:
-        look_again = partial(statuses.look, settings)
-    if as_json:
-        echo(json.dumps(statuses.make_status_json(look_again()), indent=1))
-    elif watch is None:
-        echo("\n".join(statuses.describe_status(look_again())))
-    else:
-        _watch(look_again, settings.directory, watch)
-
-
-def _watch(look: "Callable[[], statuses.Shown]", directory: "Place", seconds: float) -> None:
-    """Show the status repeatedly until the driver has ended, or no driver starts within :data:`BEGIN_SECONDS`."""
-    began, has_run = time.monotonic(), False
-    try:
-        while True:
-            runs = find_holder(directory) is not None  # before the look: what it then shows is the end's
-            has_run = has_run or runs
-            shown = look()
-            lines = list(statuses.describe_status(shown))
-            waits = not has_run and not shown.is_finished and time.monotonic() - began < BEGIN_SECONDS
-            if sys.stdout.isatty():
-                click.clear()
-            lines[0] = f"{time.strftime('%H:%M:%S')} {lines[0]}"
-            if waits:
-                lines.append(f"waiting up to {BEGIN_SECONDS:.0f} s for a driver; Ctrl-C stops")
-            echo("\n".join(lines) + "\n")
-            if not (runs or waits):
-                return
-            time.sleep(seconds)
-    except KeyboardInterrupt:
-        return
+    while True:
+        runs = find_holder(settings.directory) is not None  # before the look: what it then shows is the end's
+        shown = filters.look(settings) if isinstance(settings, filter_config.FilterConfig) else statuses.look(settings)
+        if as_json:
+            echo(json.dumps(statuses.make_status_json(shown), indent=1))
+            return
+        if watch and sys.stdout.isatty():
+            click.clear()
+        echo("\n".join(statuses.describe_status(shown)))
+        if not (watch and runs):
+            return
+        echo("")
+        time.sleep(WATCH_SECONDS)
