@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -223,16 +224,19 @@ def status(config: str, overrides: tuple[str, ...], watch: bool, as_json: bool) 
     else:
         config, overrides = find_run_config(config, overrides)
         settings = (load.load_filter if load.is_filter(config) else load.load_config)(config, overrides)
-    while True:
-        runs = find_holder(settings.directory) is not None  # before the look: what it then shows is the end's
-        shown = filters.look(settings) if isinstance(settings, filter_config.FilterConfig) else statuses.look(settings)
-        if as_json:
-            echo(json.dumps(statuses.make_status_json(shown), indent=1))
-            return
-        if watch and sys.stdout.isatty():
-            click.clear()
-        echo("\n".join(statuses.describe_status(shown)))
-        if not (watch and runs):
-            return
-        echo("")
-        time.sleep(WATCH_SECONDS)
+    with suppress(KeyboardInterrupt) if watch else nullcontext():
+        while True:
+            runs = find_holder(settings.directory) is not None  # before the look: what it then shows is the end's
+            shown = (
+                filters.look(settings) if isinstance(settings, filter_config.FilterConfig) else statuses.look(settings)
+            )
+            if as_json:
+                echo(json.dumps(statuses.make_status_json(shown), indent=1))
+                return
+            if watch and sys.stdout.isatty():
+                click.clear()
+            echo("\n".join(statuses.describe_status(shown)))
+            if not (watch and runs):
+                return
+            echo("")
+            time.sleep(WATCH_SECONDS)
