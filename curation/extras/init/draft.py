@@ -1,11 +1,12 @@
 """The configuration that ``curate init --data`` writes, with comments that say what was guessed, and why."""
 
-import json
+import math
 import os
-import re
 import textwrap
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from curation.config.inputs import COMMA
 from curation.config.selection import COLUMNS
@@ -16,8 +17,6 @@ from curation.label_columns import make_given_column
 
 FEW_ROWS, MOST_ROWS = 0.4, 2_000
 """Share, and maximum number, of a single file's labelled rows on which trust is fitted."""
-NO_TEXTS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
-"""Words that YAML reads as other values."""
 
 
 def draft_config(task: DetectedTask, config: Path, model: str, *, guessed_model: bool) -> str:
@@ -89,9 +88,7 @@ def _format_source(table: TableFiles, folder: Path) -> str:
     given: Json = {"path": _make_relative(table.path, folder)}
     if table.delimiter != COMMA:
         given["delimiter"] = table.delimiter
-    listed = " ".join(table.listed.split())
-    short = listed if len(listed) <= 60 else f"{listed[:57]}..."
-    return f"{_format_yaml(given)}    # {table.num_rows:,} rows: {short}"
+    return f"{_format_yaml(given)}    # {table.num_rows:,} rows"
 
 
 def _make_relative(path: str, folder: Path) -> str:
@@ -103,13 +100,9 @@ def _make_relative(path: str, folder: Path) -> str:
 
 
 def _format_yaml(value: Any) -> str:
-    """Return a value as one line of YAML, with plain words unquoted."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_format_yaml(key)}: {_format_yaml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_format_yaml, value)) + "]"
-    plain = isinstance(value, str) and re.sub("[_./-]", "", value).isalpha() and value[0].isalpha()
-    return value if plain and value.casefold() not in NO_TEXTS else json.dumps(value, ensure_ascii=False)
+    """Return a value as one line of YAML."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=math.inf, sort_keys=False, allow_unicode=True)
+    return text.removesuffix("...\n").strip()
 
 
 def _format_comment(text: str, begin: str = "# ") -> str:
