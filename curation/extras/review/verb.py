@@ -27,15 +27,7 @@ PERSON = click.option("--person", metavar="NAME", help="The judge, if a file or 
 FILE = click.argument("path", metavar="FILE")
 
 
-class _Steps(click.Group):
-    """A group that lists its commands in the order in which a review uses them."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands in the order of their definition."""
-        return list(self.commands)
-
-
-@click.group(cls=_Steps)
+@click.group()
 def review() -> None:
     """Let people judge weak labels that a run selected, and say how pure its selection is.
 
@@ -150,7 +142,7 @@ def result(
     drawn = _open(run_dir, folder, name)
     found = conclude(drawn, alpha=alpha, delta=delta)
     echo(json.dumps(found, indent=1) if as_json else "\n".join(describe_result(found)))
-    echo(f"written: {drawn.folder / 'review.json'}, with judged.parquet and calibration.parquet", err=as_json)
+    echo(f"written: {drawn.folder / 'review.json'}", err=as_json)
 
 
 def describe_progress(review: "Review") -> list[str]:
