@@ -193,16 +193,19 @@ NVIDIA_TYPE = re.compile(r"(?!NVIDIA-|TESLA-)(?:[A-Z]+-)*[A-Z]*[0-9][A-Z0-9]*|Ge
 
 def check_accelerators(asked: Sequence[Need]) -> None:
     """Raise ``ConfigError`` if a need names a type of accelerator that no node can have, before anything waits."""
+    named = [(need.key, name) for need in asked for name in need.resources if name.startswith(ACCELERATOR)]
+    if not named:
+        return
     from ray.util.accelerators import accelerators
 
     known = {of for key, of in vars(accelerators).items() if not key.startswith("_") and isinstance(of, str)}
-    for need in asked:
-        for name in (name.removeprefix(ACCELERATOR) for name in need.resources if name.startswith(ACCELERATOR)):
-            if name not in known and not NVIDIA_TYPE.fullmatch(name):
-                raise ConfigError(
-                    f"{need.key}.accelerator_type: {name!r} is not a name that Ray gives to accelerators "
-                    f"({', '.join(sorted(known))}; for another NVIDIA card, give its model, such as H200)"
-                )
+    for key, resource in named:
+        name = resource.removeprefix(ACCELERATOR)
+        if name not in known and not NVIDIA_TYPE.fullmatch(name):
+            raise ConfigError(
+                f"{key}.accelerator_type: {name!r} is not a name that Ray gives to accelerators "
+                f"({', '.join(sorted(known))}; for another NVIDIA card, give its model, such as H200)"
+            )
 
 
 def check_room(asked: Sequence[Need]) -> str | None:
