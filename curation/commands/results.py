@@ -89,7 +89,7 @@ class Results:
 
     def __init__(self, run: RecordedRun, generation: int) -> None:
         self._run = run
-        self.directory = run.place
+        self.directory = run.manifest.directory
         self.generation = generation
 
     @classmethod

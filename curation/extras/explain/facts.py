@@ -37,7 +37,7 @@ def explain_row(run: Place, row_id: int, split: str | None = None) -> Json:
     if not examples:
         none = f"the split {split} has no row" if split else "no split of the run has a row"
         raise TableError(
-            f"{found.place}: {none} {row_id}; ids are in its tables, e.g. `curate inspect {found.place} prepare/pool` "
+            f"{run}: {none} {row_id}; ids are in its tables, e.g. `curate inspect {run} prepare/pool` "
             "(the number of the file times 2^40 plus the row in it, unless the source has an id_column; rows that ask "
             "the question of another split are dropped)"
         )

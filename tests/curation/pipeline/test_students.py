@@ -131,7 +131,7 @@ def test_students_of_a_chain_learn_from_the_main_chain_and_teach_nobody(tmp_path
         for name in ("", *generation.students)
     ]
     students = [student for student in students if not (student.name and student.branch)]
-    named = {student.stage for student in students}
+    named = {student.training for student in students}
     assert {student.home for student in students if student.name == "tiny"} == {"gen-0", "gen-1"}
     assert named == {name for name in after if "/student-" in name and "shallow" not in name} - {
         name for name in after if name.endswith("/student-base") or "predecessor" in name
