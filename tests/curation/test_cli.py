@@ -335,11 +335,7 @@ def test_plan_names_the_stages_and_their_rows(local_ray, config: Path):
     assert "prices.cpu_hour" in mistake("plan", config, "--set", "prices.cpu_hour=-1")
 
 
-def test_plan_draws_the_graph_and_gives_it_as_json(config: Path):
-    lines = curate("plan", config, "--graph").stdout.splitlines()
-    assert lines[0].split() == ["step", "stage", "after"] and lines[1].split() == ["0", "[", "]", "prepare"]
-    (select,) = [line for line in lines if " gen-0/select " in line]
-    assert select.endswith("gen-0/grade-source") and "prepare, gen-0/score-pool" in select
+def test_plan_gives_the_graph_as_json(config: Path):
     planned = json.loads(curate("plan", config, "--json", "--no-probe").stdout)
     stages = {stage["name"]: stage for stage in planned["stages"]}
     assert planned["forecast"] is None and stages["prepare"] == {

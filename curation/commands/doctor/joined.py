@@ -63,7 +63,6 @@ def examine(
         "shared memory": machine.check_shared_memory,
         "gpu": partial(machine.check_gpu, count_gpus_asked(config) if config is not None and is_local else 0.0),
         "files": partial(machine.check_writing, directory),
-        "tables": partial(machine.check_tables, directory),
     }
     there: dict[str, Check] = {"versions": _check_versions, "store": partial(_check_store, directory)}
     if isinstance(directory, Path):

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 
 from curation import memory
 from curation.cluster.versions import PROJECT
-from curation.errors import REFUSALS, CurationError
+from curation.errors import CurationError
 from curation.heavy import torch
 from curation.models.loading import is_installed
 from curation.refs import ModelRef
@@ -192,28 +192,6 @@ def check_writing(directory: Place) -> Finding:
         return fail(f"{directory}: {error.strerror or error}", FIX)
     seconds = time.monotonic() - start
     return ok(f"{directory}: writes, reads back, replaces atomically and leases, in {seconds:.2f} s")
-
-
-def check_tables(directory: Place) -> Finding:
-    """Check that a Lance table keeps both of two commits on one version."""
-    import lance
-    import pyarrow as pa
-    from lance.fragment import write_fragments
-
-    try:
-        with scratch(directory) as folder:
-            uri = str(folder / "table.lance")
-            rows = pa.table({"row_id": pa.array([1, 2], pa.int64())})
-            version = lance.write_dataset(rows.slice(0, 0), uri, schema=rows.schema).version
-            for place in range(2):
-                written = write_fragments(rows.slice(place, 1), uri, schema=rows.schema, mode="append")
-                lance.LanceDataset.commit(uri, lance.LanceOperation.Append(written), read_version=version)
-            read = sorted(lance.dataset(uri).to_table()["row_id"].to_pylist())
-    except REFUSALS as error:
-        return fail(f"{directory}: Lance cannot write there: {error}", FIX)
-    if read != [1, 2]:
-        return fail(f"{directory}: two commits on one version should leave 2 rows, and left {len(read)}", FIX)
-    return ok(f"{directory}: Lance keeps both of two commits on one version")
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from curation.metrics.shift import sample_words
 from curation.pipeline.grading import choose_grading_stage
 from curation.pipeline.numbers import read_numbers_after
 from curation.refs import ModelRef, TableRef, TrustRef
-from curation.rundir.graph import Position, Stage
+from curation.rundir.graph import Position
 from curation.rundir.manifest import StageRecord
 from curation.selection.budget import GradedScores
 from curation.stages.label import Label

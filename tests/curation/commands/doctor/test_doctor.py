@@ -53,12 +53,10 @@ def test_without_a_configuration_the_machine_is_looked_at(local_ray, tmp_path: P
     monkeypatch.chdir(tmp_path)
     result = doctor()
     found = findings(result.stdout)
-    local = ["packages", "machine", "disk of Ray", "shared memory", "gpu", "files", "tables", "disk of the run", "vllm"]
+    local = ["packages", "machine", "disk of Ray", "shared memory", "gpu", "files", "disk of the run", "vllm"]
     assert list(found) == [*local, "ray", "versions", "store"]
     failed = [check for check, (state, _) in found.items() if state == "fail"]
-    assert result.exit_code == (1 if failed else 0) and not {"ray", "versions", "files", "tables", "store"} & set(
-        failed
-    )
+    assert result.exit_code == (1 if failed else 0) and not {"ray", "versions", "files", "store"} & set(failed)
     assert found["ray"][1].startswith("starts on this machine") and "2 CPUs" in found["ray"][1]
     assert result.stdout.splitlines()[-1].endswith(f"{len(failed)} fail")
     assert list(tmp_path.iterdir()) == []
