@@ -117,7 +117,7 @@ class Plan:
         if self.num_unknown:
             lines.append(
                 f"from start to end: not known, because {self.num_unknown} stages (without seconds) ask or train a "
-                "model that was never measured here; the probe measures the first teacher, and a run measures the others"
+                "model that was never measured here; the probe measures the first teacher, a run measures the others"
             )
         elif self.total.value:
             seconds, between = f"{self.total.value:,.0f}", f"{self.total.low:,.0f} to {self.total.high:,.0f}"
