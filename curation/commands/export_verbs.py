@@ -116,7 +116,7 @@ def clean(run_dir: str, older_than: float, dry_run: bool) -> None:
 @SET
 @click.option("--address", help="Ray cluster to check, as `--set ray.address=...`.")
 def doctor(config: str | None, overrides: tuple[str, ...], address: str | None) -> None:
-    """Check machine, packages, storage and Ray, and say how to fix each problem.
+    """Check machine, storage and Ray, and say how to fix each problem.
 
     With a CONFIG, also check everything that it needs. The exit code is 1 if any check fails.
     """

@@ -10,10 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple, ParamSpec
 
-from packaging.requirements import Requirement
-
 from curation import memory
-from curation.cluster.versions import PROJECT
 from curation.errors import CurationError
 from curation.heavy import torch
 from curation.models.loading import is_installed
@@ -22,14 +19,12 @@ from curation.storage.conditional import make_register
 from curation.storage.paths import Place, Remote, remove, require_reachable, write_atomically
 
 GIB = 2**30
-RAY_FULL = 0.95
-"""Used share of its disk above which Ray writes no more objects to it (``RAY_local_fs_capacity_threshold``)."""
+RAY_FULL = 0.05
+"""Free share of its disk below which Ray writes no more objects to it (``RAY_local_fs_capacity_threshold``)."""
 STORE_SHARE, STORE_MOST = 0.3, 200e9
 """Size of Ray's default object store: its share of the memory, and its maximum in bytes."""
-SHOWN = ("ray", "torch", "transformers", "pyarrow", "pylance")
 CUDA_BUILD = "install torch's CUDA build, and the driver that it needs"
 NO_GPU = "run on a machine with GPUs, give ray.address, or set num_gpus and gpus_per_worker to 0"
-INSTALL = "install with `pip install --constraint constraints.txt .`"
 FIX = "put the run directory on a writable disk (run_dir)"
 LEASE_FIX = "use a file system whose link(2) never replaces a file, or a store that supports If-Match"
 NEWEST = "use a store, or a setting of it, whose reads and listings show each write at once (run_dir)"
@@ -77,30 +72,6 @@ def run_check(check: str, look: Callable[P, Finding], *args: P.args, **kwargs: P
     return verdict._replace(check=check)
 
 
-def check_packages() -> Finding:
-    """Check that the installed packages are within the version ranges of pyproject.toml."""
-    if wrong := find_wrong_packages(importlib.metadata.requires(PROJECT) or []):
-        return fail("; ".join(wrong), INSTALL)
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in SHOWN)
-    return ok(f"{PROJECT} {importlib.metadata.version(PROJECT)} and its dependencies: {versions}, ...")
-
-
-def find_wrong_packages(requirements: list[str]) -> list[str]:
-    """Return the unmet requirements, each with the installed version; requirements of extras are skipped."""
-    wrong = []
-    for requirement in map(Requirement, requirements):
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        try:
-            version = importlib.metadata.version(requirement.name)
-        except importlib.metadata.PackageNotFoundError:
-            wrong.append(f"{requirement.name} is not installed (asked for: {requirement.specifier})")
-            continue
-        if not requirement.specifier.contains(version, prereleases=True):
-            wrong.append(f"{requirement.name} is {version} (asked for: {requirement.specifier})")
-    return wrong
-
-
 def judge_room(what: str, free: float, fix: str, *, good: float, least: float = -1) -> Finding:
     """Return whether ``free`` bytes are enough: below ``good`` a run may be slow, up to ``least`` it cannot work."""
     finding = f"{what}: {free / GIB:,.1f} GiB free"
@@ -116,34 +87,28 @@ def check_memory() -> Finding:
     return judge_room(what, free, "end other programs, or add memory", good=2 * GIB)
 
 
-def check_disk(path: Path) -> Finding:
-    """Check the free space for a run's tables."""
-    free = shutil.disk_usage(find_existing(path)).free
-    return judge_room(str(path), free, "make space, or set run_dir to a larger disk", good=10 * GIB, least=GIB)
+def check_disk(path: Path, fix: str, *, full: float = 0.0) -> Finding:
+    """Check the free space at a path, where nothing is written once the share ``1 - full`` of the disk is used."""
+    usage = shutil.disk_usage(find_existing(path))
+    return judge_disk(path, usage.free, usage.total, fix, full=full)
+
+
+def judge_disk(path: Path, free: int, total: int, fix: str, *, full: float) -> Finding:
+    """Return the verdict on a disk with ``free`` of ``total`` bytes left (:func:`check_disk`)."""
+    least = full * total
+    return judge_room(str(path), free, fix, good=max(10 * GIB, 2 * least), least=max(GIB, least))
 
 
 def check_ray_disk() -> Finding:
     """Check the disk of Ray's temporary directory, where Ray writes logs and spilled objects."""
     path = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp", "ray")
-    usage = shutil.disk_usage(find_existing(path))
-    return judge_ray_disk(path, usage.free, usage.total)
+    return check_disk(path, "remove old sessions, or set RAY_TMPDIR to a larger disk", full=RAY_FULL)
 
 
-def judge_ray_disk(path: Path, free: int, total: int) -> Finding:
-    """Return the verdict on a disk with ``free`` of ``total`` bytes left."""
-    fix = f"remove old sessions, or set RAY_TMPDIR to a larger disk: Ray writes nothing above {RAY_FULL:.0%} used"
-    least = (1 - RAY_FULL) * total
-    return judge_room(str(path), free, fix, good=max(10 * GIB, 2 * least), least=least)
-
-
-def check_shared_memory() -> Finding:
-    """Check that /dev/shm has room for Ray's default object store."""
-    return judge_shared_memory(shutil.disk_usage("/dev/shm").free, memory.read_usable_memory().total)
-
-
-def judge_shared_memory(free: int, total: int) -> Finding:
-    """Return the verdict on ``free`` bytes of /dev/shm of a machine with ``total`` bytes of memory."""
-    wanted = min(STORE_SHARE * total, STORE_MOST)
+def judge_shared_memory(free: int | None = None, total: int | None = None) -> Finding:
+    """Return whether ``free`` bytes of /dev/shm suffice for Ray's default object store; None: as on this machine."""
+    free = shutil.disk_usage("/dev/shm").free if free is None else free
+    wanted = min(STORE_SHARE * (memory.read_usable_memory().total if total is None else total), STORE_MOST)
     fix = f"start the container with --shm-size={wanted / GIB + 1:.0f}g; objects go to disk otherwise"
     return judge_room(f"/dev/shm, of which Ray's object store takes {wanted / GIB:.1f} GiB", free, fix, good=wanted)
 

@@ -53,7 +53,7 @@ def test_without_a_configuration_the_machine_is_looked_at(local_ray, tmp_path: P
     monkeypatch.chdir(tmp_path)
     result = doctor()
     found = findings(result.stdout)
-    local = ["packages", "machine", "disk of Ray", "shared memory", "gpu", "files", "disk of the run", "vllm"]
+    local = ["machine", "disk of Ray", "shared memory", "gpu", "files", "disk of the run", "vllm"]
     assert list(found) == [*local, "ray", "versions", "store"]
     failed = [check for check, (state, _) in found.items() if state == "fail"]
     assert result.exit_code == (1 if failed else 0) and not {"ray", "versions", "files", "store"} & set(failed)
@@ -104,9 +104,9 @@ def test_an_address_where_no_ray_answers_fails(config: Path):
     assert "versions" not in found
 
 
-def test_rows_go_through_a_local_ray_too(local_ray, config: Path):
+def test_a_row_goes_through_a_local_ray_too(local_ray, config: Path):
     found = findings(doctor(config).stdout)
-    assert found["store"][0] == "ok" and "100 rows from 1 node, committed, read back once each" in found["store"][1]
+    assert found["store"][0] == "ok" and "a row from each of 1 node, committed, read back once" in found["store"][1]
     assert not (config.parent / "runs").exists() and list(config.parent.glob("**/.doctor-*")) == []
 
 
@@ -126,5 +126,5 @@ def test_the_nodes_of_a_cluster_are_looked_at_one_by_one(config: Path):
     assert found["room"][0] == "fail" and "1 GPU" in found["room"][1]
     assert found["gpu"][0] != "fail"  # those of this machine are not what a cluster's run takes
     assert found["vllm"][0] == "warn" and "no node has the resources of a teacher actor" in found["vllm"][1]
-    assert found["store"][0] == "ok" and "100 rows from 2 nodes, one of which got the lease" in found["store"][1]
+    assert found["store"][0] == "ok" and "a row from each of 2 nodes, one of which got the lease" in found["store"][1]
     assert list(config.parent.glob("**/.doctor-*")) == []
