@@ -101,7 +101,7 @@ def clean(run_dir: str, older_than: float, dry_run: bool) -> None:
     RUN_DIR may be a filter's output: only its record is cleaned, since `curate filter` itself removes superseded data.
     """
     from curation.commands.clean import clean
-    from curation.commands.inspect.facts import format_size
+    from curation.commands.printing import format_size
 
     files = num_bytes = 0
     for item in clean(to_place(run_dir), older_than, dry=dry_run):

@@ -12,6 +12,7 @@ import lance
 import pyarrow as pa
 
 from curation.commands.inspect.find import FoundTable, suggest
+from curation.commands.printing import format_size
 from curation.errors import REFUSALS, TableError, describe_lance_error, get_error_kind
 from curation.escaping import escape_text
 from curation.json_types import Json
@@ -185,16 +186,6 @@ def format_tables(found: Sequence[FoundTable]) -> str:
         count = "" if item.rows is None else f"{item.rows:,}"
         rows.append((item.name, count, "" if item.version is None else str(item.version), item.state))
     return "\n".join(_align(rows, ""))
-
-
-def format_size(num_bytes: int) -> str:
-    """Return a number of bytes as text in binary units."""
-    value = float(num_bytes)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:,.0f} {unit}" if unit == "bytes" else f"{value:,.1f} {unit}"
-        value /= 1024
-    return f"{value:,.1f} TiB"
 
 
 def _align(rows: Sequence[tuple[str, ...]], indent: str = "  ") -> list[str]:

@@ -1,17 +1,10 @@
-"""The command ``curate explain`` and what it prints, one fact per line; heavy modules are imported when it runs."""
-
-import json
-from collections.abc import Iterator
+"""The command ``curate explain``; heavy modules are imported when it runs."""
 
 import click
 
 from curation.errors import ConfigError
-from curation.escaping import echo, escape_text, quote_text
-from curation.json_types import JsonView
+from curation.escaping import quote_text
 from curation.storage.paths import to_place
-
-MOST_INPUTS = 5
-"""Maximum number of a stack's inputs that are shown for a row."""
 
 
 @click.command()
@@ -25,100 +18,10 @@ def explain(run_dir: str, row_id: str, split: str | None, as_json: bool) -> None
     It shows the source file, the prompt, each teacher's answer, trust and rank, and what every arm did with the row.
     Row ids are in every table and export of a run.
     """
+    from curation.commands.printing import show
     from curation.extras.explain.facts import explain_row
 
     if not row_id.isdecimal() or len(row_id) > 19 or int(row_id) >= 2**63:
         raise ConfigError(f"ROW_ID: {quote_text(row_id)} is not a row id, a whole number from 0 to 2^63 - 1")
-    content = explain_row(to_place(run_dir), int(row_id), split)
-    echo(json.dumps(content, indent=1, default=str) if as_json else "\n".join(_describe_row(content)))
-
-
-def _describe_row(found: JsonView) -> Iterator[str]:
-    """Yield the lines about a row."""
-    yield _format_fact("row", f"{found['row_id']} of the split {found['split']}")
-    if found["also_in"]:
-        yield _format_fact("the same id", f"of other files, in {', '.join(found['also_in'])}: see them by --split")
-    yield _format_fact("from", _describe_origin(found["origin"], found["row_id"]))
-    if found["error"] is not None:
-        yield _format_fact("error", found["error"])
-    if found["prompt"] is not None:
-        yield "prompt"
-        yield from (f"    {line}" for line in found["prompt"].splitlines())
-    gold = found["gold"] if found["has_audit"] else "not known (the run has no audit set)"
-    yield _format_fact("gold", "none" if gold is None else gold)
-    if not found["generations"]:
-        yield _format_fact("labels", "none yet: no stage has labelled rows")
-    for generation in found["generations"]:
-        yield f"generation {generation['generation']}"
-        yield from (f"  {line}" for line in _describe_generation(generation))
-
-
-def _describe_generation(found: JsonView) -> Iterator[str]:
-    if found["teacher"] is not None or found["why"] is None:
-        yield _format_fact("teacher", _describe_model(found["teacher"]))
-    weak = found["weak"]
-    if weak is None:
-        yield _format_fact("label", f"none: {found['why']}")
-        return
-    if weak.get("dropped"):
-        yield _format_fact("label", "none: the first cut dropped the row by its prompt; the teacher was not asked")
-        return
-    if weak["error"] is not None:
-        yield _format_fact("error", weak["error"])
-        return
-    graded = "" if found["correct"] is None else ", right" if found["correct"] else ", wrong"
-    mean = _format_number(weak["mean_logprob"])
-    yield _format_fact("completion", f"{weak['completion']!r}, mean log-probability {mean}")
-    yield _format_fact("weak label", f"{_format_label(weak['label'])}{graded}")
-    for name, scores in found["trust"].items():
-        trust, raw = _format_number(scores["trust"]), _format_number(scores["raw"])
-        yield _format_fact("trust", f"{name} {trust} (raw score {raw})")
-    if found.get("weighed"):
-        words = ", ".join(f"{item['input']} {item['adds']:+.2f}" for item in found["weighed"][:MOST_INPUTS])
-        yield _format_fact("what weighed", f"{words} (added to the logit, against the mean row)")
-    if found["arms"] is None:
-        yield _format_fact("selection", found["unselected"])
-        return
-    for name, arm in found["arms"].items():
-        cut = f"of {arm['num_selected']:,} selected"
-        if arm["threshold"] is not None:
-            cut += f", cut at raw score {_format_number(arm['threshold'])}"
-        if arm["place"] is not None:
-            cut += f"; by score {arm['place']:,} of {arm['num_scored']:,} rows with a label"
-            cut += f", raw {_format_number(arm['raw'])}"
-        if arm["left_out"] is not None:
-            by, why = arm["left_out"]["by"], arm["left_out"]["why"]
-            yield _format_fact(name, f"not selected, since {by} leaves it out: {why} ({cut})")
-        elif not arm["selected"]:
-            yield _format_fact(name, f"not selected ({cut})")
-        else:
-            learns = f"learns the {arm['label_source']} label {_format_label(arm['label'])}"
-            yield _format_fact(name, f"selected, rank {arm['rank']:,} ({cut}); {learns}")
-
-
-def _describe_origin(origin: JsonView, row_id: int) -> str:
-    if origin["id_column"] is not None:
-        where = origin["file"] or f"the files of source {origin['source']}"
-        return f"{where}, where {origin['id_column']} is {row_id}"
-    if origin["file"] is None:
-        return f"source {origin['source']}, row {origin['row']:,} of a file that is not on record"
-    return f"{origin['file']}, row {origin['row']:,} (the first is 0)"
-
-
-def _describe_model(ref: JsonView | None) -> str:
-    if ref is None:
-        return "none: its backend has no weights"
-    adapter = f" with adapter {ref['adapter']}" if ref.get("adapter") else ""
-    return f"{ref['base']}{adapter}, fingerprint {ref['revision'] or 'none'}"
-
-
-def _format_fact(name: str, value: str) -> str:
-    return f"{name:<20} {escape_text(value)}"
-
-
-def _format_label(label: str | None) -> str:
-    return "unparsed" if label is None else label
-
-
-def _format_number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4g}"
+    facts = explain_row(to_place(run_dir), int(row_id), split)
+    show(facts, "curation.extras.explain:row.j2", as_json=as_json)

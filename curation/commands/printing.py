@@ -1,0 +1,45 @@
+"""Prints the facts that a command found: as JSON, or by the text template beside the command's code."""
+
+import json
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+from curation.escaping import echo, escape_text
+from curation.json_types import JsonView
+from curation.telemetry.standing import format_speed
+
+
+@cache
+def load_text_template(path: str) -> Template:
+    """Return a template, given as ``package:file``; whatever it inserts is one line without acting characters."""
+    package, _, file = path.partition(":")
+    environment = Environment(
+        loader=PackageLoader(package, "."),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: escape_text(str(value)),
+    )
+    environment.filters |= {"as": format_as, "repr": repr, "size": format_size, "speed": format_speed}
+    return environment.get_template(file)
+
+
+def show(facts: JsonView, template: str, *, as_json: bool = False) -> None:
+    """Print facts by a template (``package:file``), or as JSON."""
+    echo(json.dumps(facts, indent=1, default=str) if as_json else load_text_template(template).render(facts).rstrip())
+
+
+def format_as(value: object, form: str) -> str:
+    """Return a value by a format of Python, or ``none``."""
+    return "none" if value is None else format(value, form)
+
+
+def format_size(num_bytes: int) -> str:
+    """Return a number of bytes as text in binary units."""
+    value = float(num_bytes)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:,.0f} {unit}" if unit == "bytes" else f"{value:,.1f} {unit}"
+        value /= 1024
+    return f"{value:,.1f} TiB"
