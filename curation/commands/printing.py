@@ -2,17 +2,20 @@
 
 import json
 from functools import cache
-
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from typing import TYPE_CHECKING
 
 from curation.escaping import echo, escape_text
 from curation.json_types import JsonView
 from curation.telemetry.standing import format_speed
 
+if TYPE_CHECKING:
+    from jinja2 import Template
+
 
 @cache
-def load_text_template(path: str) -> Template:
-    """Return a template, given as ``package:file``; whatever it inserts is one line without acting characters."""
+def _load_template(path: str) -> "Template":
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # `curate --help` does without
+
     package, _, file = path.partition(":")
     environment = Environment(
         loader=PackageLoader(package, "."),
@@ -25,9 +28,14 @@ def load_text_template(path: str) -> Template:
     return environment.get_template(file)
 
 
-def show(facts: JsonView, template: str, *, as_json: bool = False) -> None:
-    """Print facts by a template (``package:file``), or as JSON."""
-    echo(json.dumps(facts, indent=1, default=str) if as_json else load_text_template(template).render(facts).rstrip())
+def render_text(template: str, facts: JsonView, **further: object) -> str:
+    """Return facts as lines, by a template given as ``package:file``; acting characters in values are escaped."""
+    return _load_template(template).render(facts, **further).rstrip("\n")
+
+
+def show(facts: JsonView, template: str, *, as_json: bool) -> None:
+    """Print facts by a template (:func:`render_text`), or as JSON."""
+    echo(json.dumps(facts, indent=1, default=str) if as_json else render_text(template, facts))
 
 
 def format_as(value: object, form: str) -> str:
