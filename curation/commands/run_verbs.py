@@ -156,15 +156,14 @@ def validate(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
 )
 @SET
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("--combine", is_flag=True, help="Average the finished runs in several run directories.")
-@click.option("--compare", is_flag=True, help="Set the finished runs in several run directories side by side.")
+@click.option("--combine", "way", flag_value="combine", help="Average the finished runs in several run directories.")
+@click.option("--compare", "way", flag_value="compare", help="Set finished runs in several directories side by side.")
 @click.option("-o", "--output", metavar="DIR", help="Folder of the page (default: combined-report, compared-report).")
 def report(
     configs: tuple[str, ...],
     overrides: Overrides,
     as_json: bool,
-    combine: bool,
-    compare: bool,
+    way: str | None,
     output: str | None,
 ) -> None:
     """Write the report of a finished run again and print its arms. CONFIG may also be the run directory.
@@ -175,19 +174,16 @@ def report(
     With --compare: say what differs in the configurations of finished runs, and how their results differ from the
     first one's.
     """
-    ways = [way for way, is_chosen in (("combine", combine), ("compare", compare)) if is_chosen]
-    if len(ways) > 1:
-        raise ConfigError("--combine and --compare: give one of them")
-    if ways and overrides:
-        raise ConfigError(f"--set: changes a CONFIG, and --{ways[0]} reads run directories as they are; drop one")
-    if not ways and output is not None:
+    if way and overrides:
+        raise ConfigError(f"--set: changes a CONFIG, and --{way} reads run directories as they are; drop one")
+    if not way and output is not None:
         raise ConfigError("--output: is where --combine and --compare write; a report goes into its run directory")
-    if not ways and len(configs) > 1:
+    if not way and len(configs) > 1:
         raise ConfigError(
             f"report: takes one CONFIG, not {len(configs)}; several run directories need --combine or --compare"
         )
-    if ways:
-        content, page, table = load_code(SEVERAL[ways[0]])(configs, output)
+    if way:
+        content, page, table = load_code(SEVERAL[way])(configs, output)
     else:
         config, overrides = find_run_config(configs[0], overrides)
         settings = load.load_config(config, overrides)
@@ -200,7 +196,7 @@ def report(
         table = format_arms(content)
     echo(json.dumps(content, indent=1) if as_json else table)
     echo(f"report: {page}", err=as_json)
-    for line in () if ways else describe_verdict(content):
+    for line in () if way else describe_verdict(content):
         echo(line, err=as_json)
 
 
