@@ -90,8 +90,8 @@ def describe_status(shown: Shown) -> Iterator[str]:
             words = {key: event[key] for key in ("unit", "note", "answered") if key in event}
             standing = Standing(rows=event["rows"], total=event["total"], **words)
             ended = "" if is_alive else "; its driver ended, and `curate run` continues"
-            left = None if (seconds := event.get("seconds_left")) is None else (seconds, seconds)
-            yield f"{event['stage']:<44} {standing.words(event.get('rows_per_second'), left)}{ended}"
+            progress = standing.words(event.get("rows_per_second"), event.get("seconds_left"))
+            yield f"{event['stage']:<44} {progress}{ended}"
             if "work" in event:
                 yield f"  {Work.from_json(event['work']).words()}"
         fields = {key: value for key, value in last.items() if key not in ("time", "event")}
