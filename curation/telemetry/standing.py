@@ -161,7 +161,7 @@ class Pace:
         if not self._seen:
             return False
         (begun, before), (now, rows) = self._seen[0], self._seen[-1]
-        return rows - before >= KNOWN_ROWS and now - begun >= KNOWN_SECONDS
+        return rows - before >= KNOWN_ROWS and now - begun > KNOWN_SECONDS
 
 
 class ProgressJournal:
