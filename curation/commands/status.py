@@ -2,10 +2,11 @@
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 
+from curation.commands.printing import render_text
 from curation.commands.tables import describe_verdict
 from curation.config import PricesConfig, RunConfig
 from curation.config.endpoint import PAID
@@ -21,7 +22,7 @@ from curation.rundir.status import Status, iter_statuses
 from curation.storage import lease
 from curation.storage.paths import Place
 from curation.teachers.endpoint_paid import read_spending
-from curation.telemetry.standing import Standing, Work, format_speed
+from curation.telemetry.standing import Standing, Work
 
 TAIL_BYTES = 64 * 1024
 OF_THE_LIVING = frozenset({"rows_per_second", "seconds_left", "answered", "work"})
@@ -72,60 +73,45 @@ def look(config: RunConfig) -> Shown:
     return Shown(config=config, home=config.directory, nothing_yet=nothing, **known)
 
 
-def describe_status(shown: Shown) -> Iterator[str]:
-    """Yield lines on what is done, what is running and whether a driver is alive."""
-    if not shown.manifest.identity:
-        yield shown.nothing_yet
-        return
-    found, is_alive = make_status_json(shown), shown.holder is not None
-    yield f"{shown.home}: {f'running ({shown.holder})' if is_alive else 'not running'}"
-    yield from _describe_stages(shown)
-    if (nodes := found["nodes"]) and is_alive:
-        changes = [f"{word} {', '.join(nodes[word])}" for word in ("came", "left") if nodes[word]]
-        ago = f", {max(0.0, time.time() - nodes['time']):.0f} s ago: {'; '.join(changes)}" if changes else ""
-        yield f"{'nodes':<44}{nodes['num']:>12,}{ago}"
-    last = found["last_event"]
-    if last and last["event"] != "finished":
-        for event in found["under_way"]:
-            words = {key: event[key] for key in ("unit", "note", "answered") if key in event}
-            standing = Standing(rows=event["rows"], total=event["total"], **words)
-            ended = "" if is_alive else "; its driver ended, and `curate run` continues"
-            progress = standing.words(event.get("rows_per_second"), event.get("seconds_left"))
-            yield f"{event['stage']:<44} {progress}{ended}"
-            if "work" in event:
-                yield f"  {Work.from_json(event['work']).words()}"
-        fields = {key: value for key, value in last.items() if key not in ("time", "event")}
-        about = "" if last["event"] == "progress" else f" {json.dumps(fields)}"
-        yield f"last event, {max(0.0, time.time() - last['time']):.0f} s ago: {last['event']}{about}"
-    if shown.is_finished:
-        yield from describe_verdict(found)
-    yield from shown.further
-    if (spent := found["endpoint"]) is not None:
-        money = "" if spent["money"] is None else f", {spent['money']:.4g} {spent['currency']}"
-        limit = "" if spent["limit"] is None else f" of {spent['limit']:g}"
-        tokens = f"{spent['prompt_tokens']:,} tokens read, {spent['output_tokens']:,} written"
-        under_way = f", {spent['under_way']:,} under way or lost" if spent["under_way"] else ""
-        yield f"endpoint: {spent['questions']:,} questions{under_way}, {tokens}{money}{limit}"
-        yield from (f"endpoint: {of['answers']:,} answers {of['words']}, e.g. {of['example']}" for of in spent["odd"])
+def describe_status(shown: Shown) -> list[str]:
+    """Return lines on what is done, what is running and whether a driver is alive."""
+    manifest = shown.manifest
+    if not manifest.identity:
+        return [shown.nothing_yet]
+    facts, states = make_status_json(shown), {status.stage.name: status for status in shown.states}
+    recorded = [
+        {
+            "name": name,
+            "rows": record.rows,
+            "seconds": record.seconds,
+            "stale": "" if name not in states or states[name].state == "done" else states[name].words,
+            "dropped": record.outputs.get("dropped") or {},
+        }
+        for name in states or manifest.stages
+        if (record := manifest.stages.get(name)) is not None
+    ]
 
+    def describe_progress(event: Json) -> str:
+        words = {key: event[key] for key in ("unit", "note", "answered") if key in event}
+        standing = Standing(rows=event["rows"], total=event["total"], **words)
+        return standing.words(event.get("rows_per_second"), event.get("seconds_left"))
 
-def _describe_stages(shown: Shown) -> Iterator[str]:
-    """Yield lines on the recorded stages, and on those that have to run again after a change of configuration."""
-    if shown.unknown is not None:
-        yield f"cannot tell which stages have to run again: {shown.unknown}"
-    states = {status.stage.name: status for status in shown.states}
-    for name in states or shown.manifest.stages:
-        if (record := shown.manifest.stages.get(name)) is None:
-            continue
-        rate = f"{format_speed(record.rows / record.seconds)} rows/s" if record.rows and record.seconds else ""
-        stands = states.get(name)
-        stale = "" if stands is None or stands.state == "done" else f"  has to run again, {stands.words}"
-        yield f"{name:<44}{record.rows:>12,} rows {record.seconds:>8.1f} s  {rate}{stale}"
-        for arm, why in (record.outputs.get("dropped") or {}).items():
-            yield f"  the arm {arm} dropped out: {why}"
-    if left := [status for status in shown.states if not status.is_settled]:
-        done = sum(status.state == "done" for status in shown.states)
-        yield f"{done} of {len(shown.states)} stages are done; next is {left[0].stage.name} ({left[0].words})"
+    text = render_text(
+        "curation.commands:status.j2",
+        facts,
+        home=shown.home,
+        holder=shown.holder,
+        recorded=recorded,
+        fields=json.dumps(
+            {key: value for key, value in (facts["last_event"] or {}).items() if key not in ("time", "event")}
+        ),
+        verdict_lines=describe_verdict(facts) if shown.is_finished else [],
+        further=list(shown.further),
+        age=lambda event: f"{max(0.0, time.time() - event['time']):.0f}",
+        progress=describe_progress,
+        work=lambda work: Work.from_json(work).words(),
+    )
+    return text.splitlines()
 
 
 def make_status_json(shown: Shown) -> Json:

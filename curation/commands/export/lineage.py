@@ -20,10 +20,6 @@ from curation.stages.score import Score
 from curation.tables import io
 
 METRICS = ("auc", "ece", "brier")
-TRAINING = ("num_rows", "num_dropped", "num_epochs", "seconds", "stopped")
-"""Parts of a training's record that stand beside the last value of each of its curves."""
-COMPARED = ("recovery", "recovery_interval", "verdict", "withheld", "against_teacher", "against_ground_truth")
-"""Measures of an arm in the report that a student's lineage has beside its accuracy."""
 
 
 def make_lineage(student: Trained, written: JsonView, command: str) -> Json:
@@ -52,7 +48,6 @@ def make_lineage(student: Trained, written: JsonView, command: str) -> Json:
         "base": {**base.to_json(), "on_hub": is_on_hub(base)},
         "recipe": {**settings, "seed": student.record.inputs["seed"]},
         "training": {
-            **{name: record.get(name) for name in TRAINING},
             "last": {k: next((value for value in reversed(v) if value is not None), None) for k, v in curves.items()},
             "record": record,
         },
@@ -163,14 +158,12 @@ def _describe_trust(student: Student, generation: Json | None) -> Json | None:
 
 
 def _describe_selection(student: Student, selected: JsonView, own: Json | None) -> Json:
-    budget, rows = selected["budget"], selected["arms"][student.arm]
-    facts = ("num_rows", "digest", "threshold", "oracle", "format", "completion_source", "table")
     arm = ARMS[student.arm]
     return {
-        **{name: rows[name] for name in facts},
+        **selected["arms"][student.arm],
         "label_source": "gold" if arm.gold else "weak",
         "is_draw": isinstance(TRUST[arm.trust], Draw),
-        "budget": {name: budget[name] for name in ("rule", "n", "reference", "oracle", "threshold")},
+        "budget": selected["budget"],
         "purity": None if own is None else own["purity"],
         "left_out": count_left_out(student),
         "by_definition": arm.gold,
@@ -214,12 +207,13 @@ def _describe_data(student: Student) -> Json:
     }
 
 
-def _describe_evaluation(student: Student, generation: Json | None, results: Json | None, own: Json) -> Json | None:
-    """Return the results on the test split; ``results`` has those of the students with the same base."""
+def _describe_evaluation(student: Student, generation: Json | None, results: Json | None, own: Json) -> Json:
+    """Return the arm's measures, with the results on the test split of the models that it is compared with."""
     assert generation is not None and results is not None, "its arm was found in them"
     arms = {arm["name"]: arm["accuracy"] for arm in results["arms"]}
     evaluation = student.config.evaluation
     return {
+        **own,
         "decoding": {"words": describe_decoding(evaluation.decoding), **evaluation.decoding.model_dump(mode="json")},
         "num_runs": evaluation.num_runs,
         "accuracy": {
@@ -228,5 +222,4 @@ def _describe_evaluation(student: Student, generation: Json | None, results: Jso
             "teacher": generation["teacher"]["test"],
             "ground truth": None if student.arm == "ground_truth" else arms.get("ground_truth"),
         },
-        **{name: own.get(name) for name in COMPARED},
     }
