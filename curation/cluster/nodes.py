@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from curation.cluster.versions import PROJECT, ask_versions
+from curation.cluster.versions import make_versions_question
 from curation.errors import ClusterError
 from curation.escaping import get_logger
 from curation.heavy import ray
@@ -26,9 +26,6 @@ FOLLOW_SECONDS = 2.0  # the interval between two requests to Ray; the head answe
 AGAIN_SECONDS = 300.0  # the interval for repeating an unchanged state, so that it is always near the end of the events
 
 FIX = "install the same on every node (constraints.txt) or take the node away"
-
-CODE = f"{PROJECT} code"
-"""The key for a digest of this project's modules: an editable installation keeps its version while its code changes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,27 +102,6 @@ def describe_here() -> str:
     """Return the name of this process's node, for messages."""
     mine = ray.get_runtime_context().get_node_id()
     return next(name(node) for node in list_living() if node["NodeID"] == mine)
-
-
-def make_versions_question() -> Callable[[], dict[str, str]]:
-    """Return the question for a process's versions: of packages, and a digest of this project's code."""
-    packages, code = ask_versions(), CODE
-
-    def versions() -> dict[str, str]:
-        import hashlib
-        import importlib.util
-        from pathlib import Path
-
-        found = packages()
-        spec = importlib.util.find_spec("curation")
-        if spec is None or spec.origin is None:
-            return found | {code: "not installed"}
-        digest, root = hashlib.sha256(), Path(spec.origin).parents[1]
-        for path in sorted(path for part in ("curation", "train") for path in (root / part).rglob("*.py")):
-            digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
-        return found | {code: digest.hexdigest()[:8]}
-
-    return versions
 
 
 def describe_differences(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
