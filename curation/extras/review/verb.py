@@ -1,6 +1,6 @@
 """The commands of ``curate review`` and what they print; heavy modules are imported when a command runs."""
 
-import getpass
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,12 @@ NAME = click.option(
     "--name", metavar="NAME", help="Name of the review (default: the only one; for a new one, its arm)."
 )
 FOLDER = click.option("--folder", metavar="DIR", help="Folder of the reviews (default: RUN_DIR/review).")
-PERSON = click.option("--person", metavar="NAME", help="The judge, if a file or page names none (default: the user).")
+PERSON = click.option(
+    "--person",
+    metavar="NAME",
+    default=lambda: os.environ.get("USER") or "someone",
+    help="The judge, if a file or page names none (default: the user).",
+)
 FILE = click.argument("path", metavar="FILE")
 
 
@@ -61,14 +66,6 @@ def _open(run_dir: str, folder: str | None, name: str | None) -> "Review":
     return open_review(_find_home(run_dir, folder), name)
 
 
-def _get_user_name() -> str:
-    """Return the name of the user of this machine."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):
-        return "someone"
-
-
 @review.command()
 @_add_review_options
 @click.option("--arm", metavar="ARM", help="The arm whose selection is reviewed (default: trust, or the only one).")
@@ -85,12 +82,12 @@ def draw(run_dir: str, folder: str | None, **asked: Any) -> None:
 @_add_review_options
 @PERSON
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the page (default: any free one).")
-def serve(run_dir: str, folder: str | None, name: str | None, port: int, person: str | None) -> None:
+def serve(run_dir: str, folder: str | None, name: str | None, port: int, person: str) -> None:
     """Serve the page on which people judge rows, to this machine only, until Ctrl-C."""
     from curation.extras.review import server
 
     drawn = _open(run_dir, folder, name)
-    server.serve(drawn, port, person or _get_user_name(), echo)
+    server.serve(drawn, port, person, echo)
     echo(describe_progress(drawn)[1])
 
 
@@ -110,9 +107,7 @@ def export_rows(run_dir: str, folder: str | None, name: str | None, program: str
 @click.argument("program", type=click.Choice(["csv", "label-studio", "argilla"]))
 @FILE
 @PERSON
-def import_verdicts(
-    run_dir: str, folder: str | None, name: str | None, program: str, path: str, person: str | None
-) -> None:
+def import_verdicts(run_dir: str, folder: str | None, name: str | None, program: str, path: str, person: str) -> None:
     """Import the verdicts in FILE: the export of a program, or CSV with row_id, verdict[, person].
 
     A verdict is right, wrong or unsure. Importing the same file again changes nothing.
@@ -120,7 +115,7 @@ def import_verdicts(
     from curation.extras.review.exchange import import_file
 
     drawn = _open(run_dir, folder, name)
-    num_new, num_known = import_file(drawn, program, Path(path), person or _get_user_name())
+    num_new, num_known = import_file(drawn, program, Path(path), person)
     known = f", {num_known:,} were known already" if num_known else ""
     echo(f"{path}: {num_new:,} verdicts taken{known}")
     echo(describe_progress(drawn)[1])
