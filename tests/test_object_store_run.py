@@ -18,7 +18,7 @@ from object_store import ObjectStore, object_store
 
 from curation import models, run
 from curation.cluster.session import local_or_cluster
-from curation.commands.doctor import machine as storage
+from curation.commands import doctor as storage
 from curation.commands.inspect.find import find, list_tables
 from curation.config import RayConfig, SftConfig
 from curation.config.load import load_config

@@ -122,7 +122,7 @@ def doctor(config: str | None, overrides: tuple[str, ...], address: str | None) 
     """
     if overrides and config is None:
         raise ConfigError("--set: needs a CONFIG to override")
-    from curation.commands.doctor.joined import examine
+    from curation.commands.doctor import examine
 
     states: Counter[str] = Counter()
     for finding in examine(config, overrides, address=address):

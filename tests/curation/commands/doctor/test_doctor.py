@@ -13,7 +13,7 @@ from curation.cli import main
 CLUSTER = """
 import sys
 from ray.cluster_utils import Cluster
-from curation.commands.doctor.joined import examine
+from curation.commands.doctor import examine
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
 cluster.add_node(num_cpus=1)

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from curation.commands.doctor import machine
-from curation.commands.doctor.machine import ok, run_check
+from curation.commands import doctor
+from curation.commands.doctor import ok, run_check
 from curation.errors import ConfigError
 
 GIB = 2**30
 
 
 def test_a_finding_is_one_line_with_its_state():
-    finding = run_check("disk", machine.judge_room, "/data", 2 * GIB, "make space", good=10 * GIB)
+    finding = run_check("disk", doctor.judge_room, "/data", 2 * GIB, "make space", good=10 * GIB)
     assert finding.line == "warn  disk             /data: 2.0 GiB free; make space"
     assert run_check("a", lambda: ok("two\nlines")).line == "ok    a                two lines"
 
@@ -32,12 +32,12 @@ def test_a_check_that_crashes_is_a_finding():
 
 
 def test_this_machine_passes_and_says_what_it_is():
-    assert f"{len(os.sched_getaffinity(0))} cores" in machine.check_memory().finding
+    assert f"{len(os.sched_getaffinity(0))} cores" in doctor.check_memory().finding
 
 
 @pytest.mark.parametrize(("free", "state"), [(0, "fail"), (GIB - 1, "fail"), (5 * GIB, "warn"), (10 * GIB, "ok")])
 def test_space_for_a_run(free: int, state: str):
-    verdict = machine.judge_disk(Path("/data"), free, 100 * GIB, "make space", full=0.0)
+    verdict = doctor.judge_disk(Path("/data"), free, 100 * GIB, "make space", full=0.0)
     assert verdict.state == state and bool(verdict.fix) == (state != "ok")
 
 
@@ -47,22 +47,21 @@ def test_space_for_a_run(free: int, state: str):
 )
 def test_rays_disk_fails_where_ray_itself_stops_writing(free: int, total: int, state: str):
     assert (
-        machine.judge_disk(Path("/tmp/ray"), free * GIB, total * GIB, "make space", full=machine.RAY_FULL).state
-        == state
+        doctor.judge_disk(Path("/tmp/ray"), free * GIB, total * GIB, "make space", full=doctor.RAY_FULL).state == state
     )
 
 
 def test_shared_memory_is_measured_by_rays_own_share():
-    assert machine.judge_shared_memory(int(0.31 * 100 * GIB), 100 * GIB).state == "ok"
-    small = machine.judge_shared_memory(64 * 2**20, 100 * GIB)  # what Docker gives
+    assert doctor.judge_shared_memory(int(0.31 * 100 * GIB), 100 * GIB).state == "ok"
+    small = doctor.judge_shared_memory(64 * 2**20, 100 * GIB)  # what Docker gives
     assert small.state == "warn" and "--shm-size=31g" in small.fix
-    assert machine.judge_shared_memory(200 * 10**9, 2000 * GIB).state == "ok"  # Ray takes no more
+    assert doctor.judge_shared_memory(200 * 10**9, 2000 * GIB).state == "ok"  # Ray takes no more
 
 
 def test_the_disk_of_a_directory_that_is_not_there_yet_is_that_above_it(tmp_path: Path):
-    assert machine.find_existing(tmp_path / "a" / "b") == tmp_path
-    assert machine.find_existing(tmp_path) == tmp_path
-    told = machine.check_disk(tmp_path / "a" / "b", "make space").finding
+    assert doctor.find_existing(tmp_path / "a" / "b") == tmp_path
+    assert doctor.find_existing(tmp_path) == tmp_path
+    told = doctor.check_disk(tmp_path / "a" / "b", "make space").finding
     free = float(told.partition(": ")[2].partition(" GiB")[0].replace(",", ""))
     assert free == pytest.approx(shutil.disk_usage(tmp_path).free / GIB, abs=1)
 
@@ -71,6 +70,6 @@ def test_a_gpu_that_is_asked_for_and_not_there_fails():
     import torch
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    verdict = machine.check_gpu(count + 1)
+    verdict = doctor.check_gpu(count + 1)
     assert verdict.state == "fail" and f"asks for {count + 1}" in verdict.finding
-    assert machine.check_gpu(0).state in ("ok", "warn")
+    assert doctor.check_gpu(0).state in ("ok", "warn")

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from curation.commands.doctor import machine as storage
+from curation.commands import doctor as storage
 
 READ_ONLY = Path("/sys/kernel")
 """No folder can be made there, not even by root."""

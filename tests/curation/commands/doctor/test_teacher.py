@@ -1,8 +1,7 @@
 import pytest
 
-from curation.commands.doctor import machine
-from curation.commands.doctor.joined import count_gpus_asked, get_vllm_arguments
-from curation.commands.doctor.machine import check_vllm, judge_vllm
+from curation.commands import doctor
+from curation.commands.doctor import check_vllm, count_gpus_asked, get_vllm_arguments, judge_vllm
 from curation.config import RunConfig
 from curation.models.loading import is_installed
 from curation.teachers import vllm_choice
@@ -53,7 +52,7 @@ def test_vllm_is_judged_by_the_backend(
 
 def test_vllm_is_started_only_where_the_backend_may_be_it(monkeypatch: pytest.MonkeyPatch):
     asked = []
-    monkeypatch.setattr(machine, "is_installed", lambda: True)
+    monkeypatch.setattr(doctor, "is_installed", lambda: True)
     monkeypatch.setattr(
         vllm_choice, "probe", lambda *arguments, **named: asked.append((*arguments, named)) or {"runs": "x"}
     )
