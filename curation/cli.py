@@ -38,7 +38,7 @@ RARE = {
     "ablate": f"{_EXTRAS}.ablate.verb:ablate",
     "analyze": f"{_EXTRAS}.analyze.verb:analyze",
     "explain": f"{_EXTRAS}.explain.verb:explain",
-    "verify": f"{_COMMANDS}.verify:verify",
+    "verify": f"{_COMMANDS}.export_verbs:verify",
     "clean": f"{_COMMANDS}.export_verbs:clean",
     "doctor": f"{_COMMANDS}.export_verbs:doctor",
 }

@@ -19,7 +19,7 @@ from object_store import ObjectStore, object_store
 from curation import models, run
 from curation.cluster.session import local_or_cluster
 from curation.commands import doctor as storage
-from curation.commands.inspect.find import find, list_tables
+from curation.commands.inspect import find, list_tables
 from curation.config import RayConfig, SftConfig
 from curation.config.load import load_config
 from curation.errors import RunDirError

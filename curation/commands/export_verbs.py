@@ -1,4 +1,4 @@
-"""The export commands, and ``curate clean``, ``doctor`` and ``inspect``; they import heavy modules when they run."""
+"""The export commands, and ``curate clean``, ``verify``, ``doctor`` and ``inspect``; heavy modules load on use."""
 
 import json
 import sys
@@ -9,11 +9,12 @@ from typing import Any
 
 import click
 
-from curation.commands.options import SET, with_own_modules
+from curation.commands.options import ALLOW_CODE, SET, with_own_modules
 from curation.errors import ConfigError
 from curation.escaping import echo
 from curation.json_types import Json
 from curation.storage.paths import to_place
+from curation.telemetry.console import progress
 
 RUN_DIR = click.argument("run_dir")
 GENERATION = click.option("--generation", type=int, metavar="NUMBER", help="The generation (default: the last).")
@@ -112,6 +113,25 @@ def clean(run_dir: str, older_than: float, dry_run: bool) -> None:
 
 
 @click.command()
+@click.argument("target", metavar="RUN_DIR | OUT | PACKAGE")
+@ALLOW_CODE
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def verify(target: str, allow_code: tuple[str, ...], as_json: bool) -> None:
+    """Read all files of a run, and say which are damaged and how to make them again.
+
+    It compares sizes and digests with those recorded when the files were written. It writes nothing. It also reads the
+    output of `curate filter` and trust packages. The exit code is 1 if anything is damaged.
+    """
+    from curation.commands.printing import show
+    from curation.commands.verify import verify
+
+    with progress("verify") as update:
+        found = verify(target, update, allow_code)
+    show(asdict(found), "curation.commands:verify.j2", as_json=as_json)
+    sys.exit(1 if found.damage else 0)
+
+
+@click.command()
 @click.argument("config", required=False, callback=with_own_modules)
 @SET
 @click.option("--address", help="Ray cluster to check, as `--set ray.address=...`.")
@@ -145,8 +165,7 @@ def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, *
 
     For a run directory alone, list its tables. A filter's output counts as a run directory.
     """
-    from curation.commands.inspect.facts import examine, format_facts, format_tables
-    from curation.commands.inspect.find import find, list_tables, record_of
+    from curation.commands.inspect import examine, find, format_facts, format_tables, list_tables, record_of
 
     if stage is None and (record := record_of(table)) is not None:
         found = list_tables(record)

@@ -10,8 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from curation.cli import main
-from curation.commands.inspect.facts import examine, format_facts
-from curation.commands.inspect.find import find, list_tables
+from curation.commands.inspect import examine, find, format_facts, list_tables
 from curation.errors import TableError
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest

@@ -1,23 +1,35 @@
-"""The facts of one Lance table: columns, versions, fragments, error rows by kind, a sample of rows."""
+"""``curate inspect``: finds tables of a run, by path or stage, and shows what is in one."""
 
+import difflib
 import json
 import math
+import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import lance
 import pyarrow as pa
 
-from curation.commands.inspect.find import FoundTable, suggest
 from curation.commands.printing import format_size
-from curation.errors import REFUSALS, TableError, describe_lance_error, get_error_kind
+from curation.errors import REFUSALS, RunDirError, TableError, describe_lance_error, get_error_kind
 from curation.escaping import escape_text
 from curation.json_types import Json
+from curation.refs import iter_table_refs
+from curation.rundir.manifest import Manifest, record_in
+from curation.storage.paths import Place, list_files, to_place, walk
 from curation.tables.schemas import ERROR
+from curation.tables.versions import VERSIONS
 
+NUM_LISTED, NUM_SEARCHED = 20, 2_000
+"""Maximum numbers of tables that an error lists, and of folders that are searched for them."""
+_FOLDER = re.compile(r"(.+)-[0-9a-f]{8}(?:\.\d+)?")
+"""Name of a stage's directory: the stage and the fingerprint of its inputs (``Manifest.directory_of``)."""
 NUM_VERSIONS = 20
 """Maximum number of versions to show, newest first; a table that is being written has thousands."""
 
@@ -25,6 +37,108 @@ LONG = 8
 """Maximum length of a list that is shown in full; a longer one is shown as its size and norm."""
 WIDTH = 100
 """Maximum length of a value or a message, in characters; longer ones are truncated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundTable:
+    """A table of a run; ``version`` and ``rows`` are None if it is not on record or cannot be opened."""
+
+    name: str
+    """``STAGE``, or ``STAGE/TABLE`` for a stage that wrote several; the path for a table that no stage recorded."""
+    uri: str
+    version: int | None
+    rows: int | None
+    state: str
+    """``done``; ``missing``: on record but gone; ``not on record``: from a running stage, or from older settings."""
+
+
+def find(path: str, name: str | None = None) -> tuple[str, int | None]:
+    """Return the URI of a table and its recorded version, None for the newest; raise a ``TableError`` without one."""
+    table = Path(path)
+    if name is None and ("://" in path or (table / VERSIONS).is_dir()):
+        return path, None
+    if name is None:
+        folder = table if table.is_dir() else table.absolute().parent
+        near_by = islice(iter_tables(folder, NUM_SEARCHED), NUM_LISTED + 1)
+        there = f"tables under {folder}: {_format_names([os.path.relpath(str(other), folder) for other in near_by])}"
+        what = "is not a Lance table (it has no _versions)" if table.exists() else "no such table"
+        raise TableError(f"{path}: {what}; {there if folder.is_dir() else f'nor is there a folder {folder}'}")
+    record = record_of(path)
+    if record is None:
+        raise TableError(f"{path}: is not a run directory (no manifest.json), so it has no stage {name!r}")
+    refs: dict[str, tuple[str, int | None]] = {}
+    for known, uri, version in _iter_named(record):
+        refs.setdefault(known, (uri, version))
+    if name in refs:
+        return refs[name]
+    below = [known for known in refs if known.startswith(f"{name}/")]
+    if len(below) == 1:
+        return refs[below[0]]
+    if below:
+        raise TableError(f"{path}: stage {name} wrote several tables, name one: {', '.join(below)}")
+    raise TableError(f"{path}: no table of the run is called {name!r}; {suggest(name, list(refs))}")
+
+
+def record_of(path: str) -> Place | None:
+    """Return the folder with the record of a run directory or of a filter's output; None if the path is neither."""
+    try:
+        return record_in(to_place(path))
+    except RunDirError:  # a URL that Lance supports and a run does not
+        return None
+
+
+def list_tables(directory: Place) -> list[FoundTable]:
+    """Return the tables of a run: those on record in the order of the stages, then those that no stage recorded."""
+    found = []
+    for name, uri, version in _iter_named(directory):
+        rows = _count(uri, version)
+        state = "not on record" if version is None else "missing" if rows is None else "done"
+        found.append(FoundTable(name=name, uri=uri, version=version, rows=rows, state=state))
+    return found
+
+
+def _iter_named(directory: Place) -> Iterator[tuple[str, str, int | None]]:
+    """Yield name, URI and version of the tables on record, then those that no stage recorded, the newest first."""
+    seen = set()
+    for stage, record in Manifest.load(directory).stages.items():
+        refs = [] if record.released else list(iter_table_refs(record.outputs))
+        for ref in refs:
+            place = to_place(ref.uri)
+            seen.add(str(place.resolve()))
+            yield (stage if len(refs) == 1 else f"{stage}/{place.stem}"), ref.uri, ref.version
+    others = [path for path in iter_tables(directory) if str(path.resolve()) not in seen]
+    for path in sorted(
+        others, key=lambda path: max((f.modified for f in list_files(path / VERSIONS)), default=0), reverse=True
+    ):
+        folder = _FOLDER.fullmatch(os.path.relpath(str(path.parent), str(directory)))
+        yield (str(path) if folder is None else f"{folder[1]}/{path.stem}"), str(path), None
+
+
+def _count(uri: str, version: int | None) -> int | None:
+    try:
+        return int(lance.dataset(uri, version=version).count_rows())
+    except (ValueError, OSError):
+        return None
+
+
+def iter_tables(directory: Place, most: int | None = None) -> Iterator[Place]:
+    """Yield the Lance tables under a directory, among at most ``most`` folders; does not descend into tables."""
+    for root, folders, _ in islice(walk(directory), most):
+        if VERSIONS in folders:
+            yield to_place(root)
+            folders.clear()
+        folders.sort()
+
+
+def suggest(name: str, known: list[str]) -> str:
+    """Return the names that are like a wrong one, or else those that there are."""
+    near = difflib.get_close_matches(name, known, n=3)
+    return f"did you mean {' or '.join(near)}?" if near else f"there are: {_format_names(known)}"
+
+
+def _format_names(names: list[str]) -> str:
+    more = ", ..." if len(names) > NUM_LISTED else ""
+    return ", ".join(names[:NUM_LISTED]) + more if names else "none"
 
 
 def examine(
