@@ -75,7 +75,7 @@ def find(path: str, name: str | None = None) -> tuple[str, int | None]:
     if len(below) == 1:
         return refs[below[0]]
     if below:
-        raise TableError(f"{path}: stage {name} wrote several tables, name one: {', '.join(below)}")
+        raise TableError(f"{path}: stage {name} wrote several tables, name one: {', '.join(sorted(below))}")
     raise TableError(f"{path}: no table of the run is called {name!r}; {suggest(name, list(refs))}")
 
 
