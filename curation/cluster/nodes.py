@@ -33,7 +33,6 @@ class NodeAnswer:
     """The answer of a living node; if there is none, ``value`` is None and ``problem`` says why."""
 
     node: str  # the address and the start of the node's id, because several nodes may share an address
-    node_id: str
     value: Any
     problem: str | None
 
@@ -68,7 +67,7 @@ def collect(nodes: Sequence[JsonView], asked: Sequence[Any], seconds: float) -> 
             problem = f"no answer within {seconds:g} seconds"
         except ray.exceptions.RayError as error:
             problem = f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
-        answers.append(NodeAnswer(node=name(node), node_id=node["NodeID"], value=value, problem=problem))
+        answers.append(NodeAnswer(node=name(node), value=value, problem=problem))
     return answers
 
 
@@ -86,11 +85,8 @@ def make_ray_options(resources: Mapping[str, float]) -> dict[str, Any]:
 def make_task(question: Callable[..., Any], node_id: str, resources: Mapping[str, float] = MappingProxyType({})) -> Any:
     """Return a remote function that runs only on one node and reserves these resources there."""
     remote: Any = ray.remote(question)
-    return remote.options(**make_ray_options(resources), max_retries=0, scheduling_strategy=_make_affinity(node_id))
-
-
-def _make_affinity(node_id: str) -> Any:
-    return ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
+    affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
+    return remote.options(**make_ray_options(resources), max_retries=0, scheduling_strategy=affinity)
 
 
 def name(node: JsonView) -> str:

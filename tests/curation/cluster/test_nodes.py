@@ -102,11 +102,9 @@ def test_a_missing_package_differs_in_either_direction():
 
 def test_the_nodes_that_differ_are_named_and_silent_ones_are_not():
     answers = [
-        NodeAnswer(node="10.0.0.1 (node aa)", node_id="aa", value=HERE, problem=None),
-        NodeAnswer(
-            node="10.0.0.2 (node bb)", node_id="bb", value=HERE | {"ray": "2.59.0", "torch": "2.12.0"}, problem=None
-        ),
-        NodeAnswer(node="10.0.0.3 (node cc)", node_id="cc", value=None, problem="no answer within 60 seconds"),
+        NodeAnswer(node="10.0.0.1 (node aa)", value=HERE, problem=None),
+        NodeAnswer(node="10.0.0.2 (node bb)", value=HERE | {"ray": "2.59.0", "torch": "2.12.0"}, problem=None),
+        NodeAnswer(node="10.0.0.3 (node cc)", value=None, problem="no answer within 60 seconds"),
     ]
     assert list(describe_differing_nodes(HERE, answers)) == [
         "10.0.0.2 (node bb) has ray 2.59.0 (here 2.60.0), torch 2.12.0 (here 2.13.0+cpu)"

@@ -11,7 +11,7 @@ def answered(folder: Path, number: int, *, has_lease: bool = False) -> NodeAnswe
     done = doctor.write_row(str(folder), number)
     assert done.problem is None
     done = doctor.NodeWritten(written=done.written, has_lease=has_lease, problem=None)
-    return NodeAnswer(node=f"10.0.0.{number} (node n{number})", node_id=f"n{number}", value=done, problem=None)
+    return NodeAnswer(node=f"10.0.0.{number} (node n{number})", value=done, problem=None)
 
 
 @pytest.fixture
@@ -45,14 +45,14 @@ def test_rows_that_are_not_those_of_the_nodes_fail(tmp_path: Path, uri: str):
 
 
 def test_a_node_that_does_not_answer_fails(tmp_path: Path, uri: str):
-    silent = NodeAnswer(node="10.0.0.9 (node n9)", node_id="n9", value=None, problem="no answer within 180 seconds")
+    silent = NodeAnswer(node="10.0.0.9 (node n9)", value=None, problem="no answer within 180 seconds")
     verdict = doctor.judge_store(uri, [silent, answered(tmp_path, 0, has_lease=True)])
     assert verdict.state == "fail" and "10.0.0.9" in verdict.finding and "180 seconds" in verdict.finding
 
 
 def test_a_node_that_cannot_write_says_why(tmp_path: Path, uri: str):
     done = doctor.write_row(str(tmp_path / "none"), 0)  # a node that does not see the table
-    answer = NodeAnswer(node="10.0.0.1 (node n1)", node_id="n1", value=done, problem=None)
+    answer = NodeAnswer(node="10.0.0.1 (node n1)", value=done, problem=None)
     verdict = doctor.judge_store(uri, [answer])
     assert done.written is None and verdict.state == "fail" and "cannot be written from 10.0.0.1" in verdict.finding
     assert "all nodes mount" in verdict.fix and "which the driver wrote, is not there" in verdict.finding
