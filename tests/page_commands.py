@@ -88,7 +88,7 @@ def _listed(text: str) -> list[str]:
 SEVERAL = "test_students_run.py::test_students_of_one_selection_and_one_that_is_added"
 ANALYSED = "test_analysis_run.py::test_an_analysis_is_killed_resumed_cached_and_shown"
 COPIED = "test_moved_run.py::test_a_moved_run_goes_on"
-EXPLAINED = "test_analysis_run.py::test_a_row_and_a_student_of_it_are_explained"
+EXPLAINED = "test_analysis_run.py::test_a_row_is_explained"
 _ANALYSED = """
     curate analyze runs/quickstart | curate analyze CONFIG
     curate analyze runs/quickstart --set analyze.engine.nodes=1000000 --json
@@ -101,8 +101,7 @@ _FIRST = """
     curate validate curation.yaml | curate run curation.yaml
 """
 _EXPLAINED = """
-    curate explain runs/quickstart 19604 | curate explain runs/quickstart --student trust --rows 20
-    curate explain RUN ROW_ID | curate explain RUN_DIR ROW_ID
+    curate explain runs/quickstart 19604 | curate explain RUN ROW_ID | curate explain RUN_DIR ROW_ID
 """
 
 OFFLINE: dict[str, str] = {

@@ -138,7 +138,7 @@ class Parts:
         path = directory / "config.yaml"
         path.write_text(yaml.safe_dump(config))
         where = f"evaluation.cache={self.kept}"
-        run_part(load_config(path, (where, *overrides)), f"gen-0/{stage}", alone=False)
+        run_part(load_config(path, (where, *overrides)), f"gen-0/{stage}")
         manifest = planned(directory / "run")
         labels = TableRef.from_json(manifest[f"gen-0/{stage}"]["outputs"]["labels"])
         rows = {row["row_id"]: (row["completion"], row["label"]) for row in io.read(labels).to_pylist()}

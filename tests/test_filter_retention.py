@@ -11,7 +11,7 @@ from filter_package import make_package, write_pool
 from test_filter import go, row_ids, written
 
 from curation.cli import main
-from curation.commands.inspect.find import list_tables
+from curation.commands.inspect import list_tables
 from curation.errors import RunDirError
 from curation.extras.review import source
 from curation.filter import described

@@ -81,21 +81,10 @@ class Plan:
     memory: Sequence[str] = ()
     """One line per actor and training worker of a run, with needed and available memory."""
 
-    def to_json(self) -> Json:
-        """Return the plan as a JSON object."""
-        stages = [asdict(stage) for stage in self.stages]
-        forecast = None if self.forecast is None else self.forecast.to_json()
-        left_out = [item._asdict() for item in self.left_out]
-        total = {"seconds": None if self._num_unknown else self.total.to_json(), "tokens": self.num_tokens}
-        return {
-            "pool": self.pool,
-            "added": self.added,
-            "stages": stages,
-            "total": total,
-            "forecast": forecast,
-            "left_out": left_out,
-            "memory": list(self.memory),
-        }
+    @property
+    def num_unknown(self) -> int:
+        """Number of remaining stages whose model was never measured."""
+        return sum(stage.basis == "rough" and stage.seconds is None for stage in self.stages)
 
     @property
     def num_tokens(self) -> int | None:
@@ -103,9 +92,21 @@ class Plan:
         known = [stage.tokens for stage in self.stages if stage.tokens is not None]
         return sum(known) if known else None
 
+    def to_json(self) -> Json:
+        """Return the plan as a JSON object."""
+        return {
+            "pool": self.pool,
+            "added": self.added,
+            "stages": [asdict(stage) for stage in self.stages],
+            "total": {"seconds": None if self.num_unknown else self.total.to_json(), "tokens": self.num_tokens},
+            "forecast": None if self.forecast is None else self.forecast.to_json(),
+            "left_out": [item._asdict() for item in self.left_out],
+            "memory": list(self.memory),
+        }
+
     @property
     def table(self) -> str:
-        """One line per stage, in the order in which they run."""
+        """One line per stage, in the order in which they run, and the totals."""
         lines = [line for line in (self.pool, self.added) if line is not None]
         lines.append(f"{'stage':<44}{'rows':>12}{'seconds':>10}{'range':>18}  {'by':<9}state")
         for stage in self.stages:
@@ -113,41 +114,18 @@ class Plan:
             seconds = "" if stage.seconds is None else f"{stage.seconds:,.0f}"
             between = "" if stage.range is None else f"{stage.range[0]:,.0f} to {stage.range[1]:,.0f}"
             lines.append(f"{stage.name:<44}{rows:>12}{seconds:>10}{between:>18}  {stage.basis or '':<9}{stage.words}")
-        return "\n".join([*lines, *self._totals, *self.memory])
-
-    @property
-    def _num_unknown(self) -> int:
-        """Number of remaining stages whose model was never measured."""
-        return sum(stage.basis == "rough" and stage.seconds is None for stage in self.stages)
-
-    @property
-    def _totals(self) -> list[str]:
-        if not self.total.value:
-            return []
-        if unknown := self._num_unknown:
-            return [
-                f"from start to end: not known, because {unknown} stages (without seconds) ask or train a model that "
-                "was never measured here; the probe measures the first teacher, and a run measures the others"
-            ]
-        seconds, between = f"{self.total.value:,.0f}", f"{self.total.low:,.0f} to {self.total.high:,.0f}"
-        tokens = "" if self.num_tokens is None else f"; about {self.num_tokens:,} tokens"
-        lines = [f"{'from start to end, Ray and report too':<56}{seconds:>10}{between:>18}{tokens}"]
+        if self.num_unknown:
+            lines.append(
+                f"from start to end: not known, because {self.num_unknown} stages (without seconds) ask or train a "
+                "model that was never measured here; the probe measures the first teacher, a run measures the others"
+            )
+        elif self.total.value:
+            seconds, between = f"{self.total.value:,.0f}", f"{self.total.low:,.0f} to {self.total.high:,.0f}"
+            tokens = "" if self.num_tokens is None else f"; about {self.num_tokens:,} tokens"
+            lines.append(f"{'from start to end, Ray and report too':<56}{seconds:>10}{between:>18}{tokens}")
         if any(stage.basis in ("similar", "rough") for stage in self.stages):
             lines.append("similar: from stages of the same kind on this machine; rough: from no measurement here")
-        return lines
-
-    @property
-    def graph(self) -> str:
-        """One line per stage, by step, with the stages that it waits for."""
-        marks = {"done": "x", "skipped": "-"}
-        lines = [f"{'step':>4}      {'stage':<44}after"]
-        before = None
-        for stage in sorted(self.stages, key=lambda stage: stage.step):
-            step = "" if stage.step == before else str(stage.step)
-            before = stage.step
-            after = ", ".join(stage.after)
-            lines.append(f"{step:>4}  [{marks.get(stage.state, ' ')}] {stage.name:<44}{after}".rstrip())
-        return "\n".join([*lines, "[x] done, [-] nothing to do; stages of one step do not wait for each other"])
+        return "\n".join([*lines, *self.memory])
 
 
 def make_plan(

@@ -159,23 +159,11 @@ def hold_run(
         yield found
 
 
-def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False, redo: Sequence[str] = ()) -> None:
-    """Run one stage, with the stages that it needs unless ``alone``; no report is written.
-
-    Raises:
-        ConfigError: no stage has that name, or with ``alone`` a stage that it needs is not done.
-    """
+def run_part(config: RunConfig, name: str, *, wait: bool = False, redo: Sequence[str] = ()) -> None:
+    """Run one stage, with the stages that it needs; no report is written. A wrong name is a ``ConfigError``."""
 
     def find_needed(opened: OpenedRun) -> list[Stage]:
-        stage = _find_stage(opened, name)
-        awaited = list_awaited(stage)
-        for status in opened.statuses if alone else ():
-            if status.stage.name in awaited and not status.is_settled:
-                raise ConfigError(
-                    f"--only: {stage.name} needs {status.stage.name}, which is not done ({status.words}); "
-                    f"use --until {name}, which does it too"
-                )
-        return order_stages([stage.value()])
+        return order_stages([_find_stage(opened, name).value()])
 
     full_name = find_needed(open_run(config, save=False))[-1].name  # a wrong name leaves no directory behind
     with hold_run(config, find_needed, wait=wait, redo=redo) as (opened, run):

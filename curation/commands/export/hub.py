@@ -12,7 +12,7 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id  # type: i
 
 from curation.commands.export.files import CARD, PAPER, describe, describe_files, is_on_hub, load_template, write_folder
 from curation.commands.export.lineage import describe_rows_lineage, make_lineage, stop_lines
-from curation.commands.export.run import Student, choose_generation, find_selection, find_student, read_run
+from curation.commands.export.run import Trained, choose_generation, find_selection, find_student, read_run
 from curation.errors import ExportError
 from curation.heavy import torch
 from curation.json_types import Json, JsonView
@@ -33,8 +33,6 @@ MARKER = "rows.json"
 """The file with the card's content for programs; written last."""
 FILE_ROWS = 1 << 20
 """Maximum number of rows of a Parquet file."""
-SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B", "1B<n<10B")
-"""The hub's size categories by number of rows, each ten times larger than the previous one."""
 
 
 def export_student(
@@ -63,7 +61,7 @@ def export_student(
         written = write_model(found, folder, output, merged=merged)
         lineage = make_lineage(found, written, command)
         describe(folder, lineage, format_card(lineage))
-    words = [f"{output}: {written['kind']} of {found.stage} of {found.config.name}, with README.md and lineage.json"]
+    words = [f"{output}: {written['kind']} of {found.training} of {found.config.name}, with README.md and lineage.json"]
     if lineage["evaluation"] is None:
         words.append(
             f"warning: {run} has no numbers of this student, so the card has no test accuracy, purity or "
@@ -72,7 +70,7 @@ def export_student(
     return words + stop_lines(lineage)
 
 
-def write_model(student: Student, folder: Path, output: Place, *, merged: bool) -> Json:
+def write_model(student: Trained, folder: Path, output: Place, *, merged: bool) -> Json:
     """Write the student's weights to a folder that will become ``output``, and describe them.
 
     Return ``kind``, ``has_base`` (whether the adapter's base, which was merged for this run, is exported too, in
@@ -204,7 +202,6 @@ def _make_card(lineage: JsonView, *, pairs: bool) -> str:
     rows = lineage["rows"]
     metadata = DatasetCardData(
         pretty_name=f"{lineage['run']['name']}, rows of the arm {rows['arm']}",
-        size_categories=SIZES[min(max(len(str(rows["num_rows"])) - 3, 0), len(SIZES) - 1)],
         task_categories=["text-generation"],
         tags=["trust-curation", "weak-to-strong", rows["arm"]],
         configs=[{"config_name": "default", "data_files": [{"split": "train", "path": "data/train-*.parquet"}]}],

@@ -15,7 +15,7 @@ import ray
 import curation
 import train
 from curation.cluster import news, ray_private
-from curation.commands.doctor.machine import check_ray_disk
+from curation.commands.doctor import check_ray_disk
 
 pytestmark = pytest.mark.long
 

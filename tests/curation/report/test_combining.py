@@ -366,7 +366,6 @@ def test_runs_side_by_side_say_what_differs_and_pair_equal_test_rows(
     for arguments, words in (
         ([same[0]], "--compare: takes two run directories or more, not 1"),
         ([same[0], same[0]], "are one directory"),
-        ([*same, "--combine"], "--combine and --compare: give one of them"),
         ([*same, "--set", "seed=1"], "--compare reads run directories as they are"),
     ):
         refusal = CliRunner().invoke(main, ["report", "--compare", *map(str, arguments)])

@@ -13,7 +13,7 @@ from object_store import object_store
 
 from benchmarks.fuzz.sealed_run import LABEL_KEY, NUM_FRAGMENTS, break_off, outputs, run, started
 from curation.cli import main
-from curation.commands.verify.check import verify
+from curation.commands.verify import verify
 from curation.errors import RunDirError
 from curation.refs import TrustRef
 from curation.rundir.manifest import Manifest

@@ -12,7 +12,7 @@ from sealed_package import sealed
 from tiny_package import sums, tiny_package
 
 from curation.cli import main
-from curation.commands.verify.check import Verified, verify
+from curation.commands.verify import Verified, verify
 from curation.config import DomainConfig
 from curation.config.filter import FilterTeacherConfig
 from curation.domains import get_domain
