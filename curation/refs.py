@@ -121,11 +121,11 @@ class ListDigest:
         self.num_items = 0
         self._hash = hashlib.sha256(b"[")
 
-    def extend_texts(self, texts: Sequence[str]) -> None:
-        """Append items, each given as JSON text with its keys sorted and without spaces."""
-        if texts:
-            self._hash.update((("," if self.num_items else "") + ",".join(texts)).encode())
-            self.num_items += len(texts)
+    def extend(self, items: Sequence[object]) -> None:
+        """Append items, each a JSON value."""
+        if items:
+            self._hash.update((("," if self.num_items else "") + _canonical(items)[1:-1]).encode())
+            self.num_items += len(items)
 
     @property
     def hexdigest(self) -> str:

@@ -5,10 +5,10 @@ import runpy
 from pathlib import Path
 from typing import Any
 
+import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
-import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -103,13 +103,13 @@ def test_tsv_quotes():
 def test_copies_in_the_selection(local_ray, tmp_path, repeats):
     """60 of 460 pool rows are one text: one of them is selected, or many with a finding."""
     case, run = CASES / "copies_in_the_selection", tmp_path / "run"
-    sets = {"run_dir": run, "selection.repeats": repeats, "selection.keep": "[]"}
+    sets = {"run_dir": run, "selection.repeats": repeats}
     sets |= {f"sources.{name}.path": case / f"{name}.csv" for name in ("labelled", "pool")}
     arguments = [part for key, value in sets.items() for part in ("--set", f"{key}={value}")]
     result = CliRunner().invoke(main, ["run", str(case / "dup.yaml"), *arguments])
     assert result.exit_code == 0, result.output
-    (table,) = run.glob("gen-0/select-*/trust.parquet")
-    prompts = pq.read_table(table, columns=["prompt"])["prompt"].to_pylist()
+    (table,) = run.glob("gen-0/select-*/trust.lance")
+    prompts = lance.dataset(str(table)).to_table(columns=["prompt"])["prompt"].to_pylist()
     findings = json.loads((run / "report.json").read_text())["verdict"]["findings"]
     rules = [finding["rule"] for finding in findings]
     assert "hidden states" not in json.dumps(findings), "no model is asked here"

@@ -121,8 +121,8 @@ def test_report_ranks_by_everything_that_a_model_has(folder: Path) -> None:
     assert {"trust", "given_confidence", "internal_confidence", "margin", "entropy"} <= trust.keys()
     assert trust["trust"]["auc"]["value"] > 0.7  # the numbers that came with the labels are still there
     assert generation["teacher_model"]["name"].startswith("labels made elsewhere, read by ")
-    (selection,) = (folder / "run" / "gen-0").glob("select-*/trust.jsonl")
-    assert {json.loads(line)["teacher"] for line in selection.read_text().splitlines()} == {None}
+    (selection,) = (folder / "run" / "gen-0").glob("select-*/trust.lance")
+    assert set(lance.dataset(str(selection)).to_table()["teacher"].to_pylist()) == {None}
 
 
 def test_validate_and_plan_name_the_reader(folder: Path) -> None:

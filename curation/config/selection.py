@@ -204,9 +204,6 @@ class CoreSelection(Section):
     """Rank of rows whose label no labelled row has, in tasks with recurring labels (at most 5 % of the labelled rows
     have a label of their own): in ranking arms they come ``last``, since trust was never measured on such labels;
     ``any`` leaves each where its trust puts it."""
-    keep: tuple[str, ...] = ()
-    """Columns of the pool's files, e.g. ``[id, url]``, to add to the selected rows, in ``gen-N/keep-.../<arm>.parquet``
-    and ``.jsonl``. They are read at the end, so naming others later labels nothing again."""
     gold_rollouts: GoldRolloutsConfig = GoldRolloutsConfig()
 
     @property
@@ -243,10 +240,6 @@ class CoreSelection(Section):
                 raise ValueError(
                     f"arms: {first} and {arm} fill the column {signal.column!r} with two signals; rename one"
                 )
-        if taken := [name for name in self.keep if name in COLUMNS]:
-            raise ValueError(f"keep: {taken[0]!r} is a column that every selection has; rename it in the pool's files")
-        if len(set(self.keep)) != len(self.keep):
-            raise ValueError("keep: names a column twice")
         reference = ARMS[self.budget.reference]
         if not reference.ranked or reference.gold:
             raise ValueError(f"budget.reference: {self.budget.reference!r} ranks no weak labels; name an arm that does")

@@ -26,7 +26,7 @@ from curation.stages.read import Read
 from curation.stages.reduce import Project
 from curation.stages.score import Score
 from curation.stages.select import Select
-from curation.stages.selected import Keep, WritePreferences
+from curation.stages.selected import WritePreferences
 from curation.stages.shift import MeasureSelectedShift, MeasureShift, MeasureTextShift
 from curation.stages.signal import Judge, MeasureSignal
 from curation.trust.parts import read_by
@@ -148,26 +148,13 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         "dropped": selected.value("dropped"),
     }
 
-    # They are written with columns of their files and, if they are pairs, as chosen and rejected answers.
-    written = {arm: table.or_none for arm, table in record["selections"].items()}
-    if config.selection.keep:
-        kept = Keep(
-            name=generation.name("keep"),
-            at=generation.at("pool"),
-            selected=written,
-            columns=list(config.selection.keep),
-            id_column=config.sources[config.splits.pool.source].id_column,
-            files=[file.to_json() for file in generation.pool_files],
-            contents=[file.content for file in generation.pool_files],
-            num_rows=budget.n,
-        )
-        record["kept"] = kept.value("files")
+    # If they are pairs, they are written as chosen and rejected answers.
     learned: Stage = selected
     if get_preference_function(get_domain(config.domain_of("pool"))) is not None:
         pairs = WritePreferences(
             name=generation.name("preferences"),
             at=generation.at("pool"),
-            selected=written,
+            selected={arm: table.or_none for arm, table in record["selections"].items()},
             dropped=selected.value("dropped"),
             pool=tables["pool"],
             domain=config.domain_of("pool"),

@@ -8,6 +8,7 @@ them too. All arms skip rows that are too long for the student, so each trains o
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from curation import memory
 from curation.arms import ARMS, Arm
@@ -33,7 +35,7 @@ from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, select_mea
 from curation.stages.gold import GoldTexts, WeakFormat, measure_weak_format
 from curation.stages.pool_scores import LAST
 from curation.stages.rows import read_ids, read_sorted_ids
-from curation.stages.selected import PART_ROWS, WrittenSelection, describe_absent_arms, iter_regrouped, write_rows
+from curation.stages.selected import PART_ROWS, WrittenRows, describe_absent_arms, write_rows
 from curation.storage.paths import Place
 from curation.tables import io, schemas
 from curation.trust import get_trust
@@ -43,7 +45,7 @@ BLOCK_ROWS, BLOCK_BYTES = PART_ROWS << 3, 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection(WrittenSelection):
+class Selection(WrittenRows):
     """The selection of one arm."""
 
     arm: str
@@ -58,6 +60,8 @@ class Selection(WrittenSelection):
     completion_source: str
     """``weak``, or the source for gold arms (``curation.domains.formats.GoldSource``)."""
     format_note: str | None
+    median_characters: float | None
+    """The median length of the completions, or None without a completion."""
 
     @property
     def words(self) -> str:
@@ -140,7 +144,7 @@ class Select(Stage):
 
 
 def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selection]]:
-    """Return the budget and each arm's selection, written to ``directory`` as ``<arm>.{lance,parquet,jsonl}``."""
+    """Return the budget and each arm's selection, written to ``directory`` as ``<arm>.lance``."""
     budget = compute_budget(job)
     chooser = Chooser(job, budget)
     weak = measure_weak_format(job.pool, job.labels, job.domain, seed=derive(job.seed, "format"))
@@ -151,7 +155,8 @@ def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selec
         with _naming_arm(name, job):
             taken = chooser.taken(arm)
         memory.trim()
-        written = write_rows(iter_rows(job, name, taken.row_ids), directory / name)
+        rows, target = iter_rows(job, name, taken.row_ids), directory / f"{name}.lance"
+        written = write_rows(rows, schemas.SELECTION, target, ("completion", "row_id"))
         num_unread, threshold = chooser.num_unread(arm, written.table), taken.threshold
         has_threshold = arm.ranked and not num_unread and threshold is not None and threshold > LAST
         selections.append(
@@ -161,6 +166,7 @@ def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selec
                 num_questions=written.num_rows - _count_repeated(job, written.table),
                 threshold=threshold if has_threshold else None,
                 oracle=arm.oracle or budget.oracle or by_gold,
+                median_characters=compute_median_length(written.table),
                 **_describe_format(job, arm, weak, num_rows=written.num_rows, n=budget.n, num_unread=num_unread),
             )
         )
@@ -215,6 +221,18 @@ def _count_repeated(job: SelectJob, selected: TableRef) -> int:
     table = io.read(job.repeats)
     question_M = table["question"].to_numpy()[np.isin(table["row_id"].to_numpy(), read_ids(selected))]
     return len(question_M) - len(np.unique(question_M))
+
+
+def compute_median_length(selected: TableRef) -> float | None:
+    """Return the median number of characters of the completions, read in streams; None without a completion."""
+    counts = Counter[int]()
+    for batch in io.open_table(selected).to_batches(columns=["completion"]):
+        counts.update(pc.utf8_length(batch.column("completion")).drop_null().to_pylist())
+    if not (total := counts.total()):
+        return None
+    lengths, numbers = zip(*sorted(counts.items()), strict=True)
+    middle = np.searchsorted(np.cumsum(numbers), [(total - 1) // 2, total // 2], side="right")
+    return float(np.mean(np.array(lengths)[middle]))
 
 
 @contextmanager
@@ -280,6 +298,20 @@ def iter_rows(job: SelectJob, name: str, row_ids: Iterable[Int64s]) -> Iterator[
         columns = [(values[field.name], field.type) for field in schemas.SELECTION]
         arrays = [column if isinstance(column, pa.ChunkedArray) else pa.array(column, of) for column, of in columns]
         yield pa.table(arrays, schemas.SELECTION)
+
+
+def iter_regrouped(parts: Iterable[Int64s], num_rows: int) -> Iterator[Int64s]:
+    """Yield the same ids in the same order, ``num_rows`` at a time; the last part may be smaller."""
+    held: list[Int64s] = []
+    for part in parts:
+        held.append(part)
+        if sum(map(len, held)) >= num_rows:
+            ids_M = np.concatenate(held)
+            stop = len(ids_M) - len(ids_M) % num_rows
+            yield from (ids_M[start : start + num_rows] for start in range(0, stop, num_rows))
+            held = [ids_M[stop:].copy()]
+    if held and len(rest_M := np.concatenate(held)):
+        yield rest_M
 
 
 def _look_up(

@@ -198,7 +198,6 @@ def explain_student(run: Place, student: str, generation: int | None, num_rows: 
         "epochs": training["num_epochs"],
         "digest": made["digest"],
         "table": table.to_json(),
-        "files": {kind: made[kind] for kind in ("parquet", "jsonl")},
         "read_all": f"curate inspect {run} {found.home}/select/{found.arm} --rows {made['num_rows']}",
         "rows": [{**row, "origin": recorded.origin(row["row_id"], "pool")} for row in first],
     }

@@ -96,9 +96,7 @@ def _describe_student(found: JsonView) -> Iterator[str]:
     yield _format_fact("rows", f"{found['num_rows']:,} selected, {found['rows_trained']:,} trained on{dropped}")
     yield _format_fact("epochs", f"{found['epochs']:,}")
     yield _format_fact("table", f"{found['table']['uri']} version {found['table']['version']}")
-    for kind, path in found["files"].items():
-        yield _format_fact(kind, path)
-    yield _format_fact("read all", f"`{found['read_all']}`, or the files above")
+    yield _format_fact("read all", f"`{found['read_all']}`")
     for row in found["rows"]:
         label = f"{row['label_source']} label {_format_label(row['label'])}, trust {_format_number(row['trust'])}"
         yield f"rank {row['rank']}: row {row['row_id']}, {_describe_origin(row['origin'], row['row_id'])}: {label}"

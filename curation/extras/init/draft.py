@@ -42,7 +42,7 @@ def draft_config(task: DetectedTask, config: Path, model: str, *, guessed_model:
     audit = "\n  audit: true    # the pool's right answers are known: they measure what is selected"
     columns = (task.unlabelled or task.labelled).columns
     ids = [name for name in columns if is_id(name) and name not in COLUMNS]  # they tell the pool's rows apart
-    keep = f"  keep: {_format_yaml(ids)}    # columns of your files that the selected rows have too\n" if ids else ""
+    beside = f"\n# selected rows with your ids: curate export RUN_DIR -o DIR --columns {','.join(ids)}" if ids else ""
     arms = ["internal_confidence"] if task.given is None else [*map(make_given_column, task.given.confidence)]
     head_lines, source_lines = "\n".join(head), "\n".join(sources)
     return f"""\
@@ -62,8 +62,8 @@ teacher:
 selection:
   budget: {{n: {max(1, num_pool // 5)}}}    # rows to keep: a fifth of the pool
   arms: {_format_yaml(["naive", *arms, "trust"])}
-{keep}
-generations: []    # no student; add one: - student: {{path: YOUR_BASE}}, with a split `test` of labelled rows
+
+generations: []    # no student; add one: - student: {{path: YOUR_BASE}}, with a split `test` of labelled rows{beside}
 """
 
 
