@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from curation.cluster import capacity, nodes
 from curation.config import AskConfig, DecodingConfig, DomainConfig, RowsConfig
-from curation.domains import attempt, get_domain
+from curation.domains import get_domain
 from curation.errors import ConfigError
 from curation.hashing import derive
 from curation.json_types import Json, JsonView
@@ -20,7 +20,6 @@ from curation.signals.measure import make_asks
 from curation.sources import NOTHING, Assignment, SourceFile, make_assignment, read_rows_at
 from curation.sources.sample import SampledRow
 from curation.stages.asking import AskModel
-from curation.stages.calibration_look import compare_calibration, with_blanks
 from curation.stages.deal import POOL, make_example_table
 from curation.stages.label import Label
 from curation.stages.label_chunks import LabelJob
@@ -299,10 +298,7 @@ def _probe_sample(
     most, rows = max(askings, key=lambda asking: len(asking.ask.states)), merge_rows(askings)
     drawn = rows.draw(num)
     domain = get_domain(most.domain)
-    ids, chooses = rows.ids(drawn), most.ask.endpoint is None and not most.ask.reads_given
-    examples = make_example_table(domain, POOL, ids, [row.raw for row in drawn])
-    if chooses:
-        examples = with_blanks(examples, domain, most.decoding)
+    examples = make_example_table(domain, POOL, rows.ids(drawn), [row.raw for row in drawn])
     signals = {name: dict(how) for name, how in most.signals.items()}
     for how in signals.values():
         if isinstance(how["shots"], Out):
@@ -328,10 +324,4 @@ def _probe_sample(
     paid = "; the server is paid for them, and the run finds their answers" if most.ask.endpoint is not None else ""
     say(f"probe of {stages}: labelling {num:,} rows drawn at random{limit}{paid}")
     with progress("probe") as update:
-        found = probe(job, dataset, population, seconds=seconds, commit_seconds=commit_seconds, update=update)
-    if chooses and domain.blanks:
-        golds = {row_id: attempt(domain.gold, row.raw)[0] for row_id, row in zip(ids, drawn, strict=True)}
-        known = {row_id: gold for row_id, gold in golds.items() if gold is not None}
-        if (words := compare_calibration(io.find_latest(job.labels_uri), domain, known)) is not None:
-            say(f"probe of {stages}: {words}")
-    return found
+        return probe(job, dataset, population, seconds=seconds, commit_seconds=commit_seconds, update=update)
