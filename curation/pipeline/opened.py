@@ -24,7 +24,7 @@ from curation.rundir.manifest import Manifest
 from curation.selection.budget import check_pool
 from curation.sources import check_unchanged, compute_split_sizes, discover
 from curation.stages import fit
-from curation.stages.preview import check_preview, look, preview
+from curation.stages.preview import check_preview, preview
 from curation.storage import lease
 from curation.storage.paths import write_atomically
 
@@ -84,7 +84,6 @@ class OpenedRun(Opened[RunConfig]):
             return  # rows are prepared, and were looked at
         taken = self.deals.taken(files)
         yield from check_preview(preview(config, files, taken), config)
-        yield from look(config, files, taken)
         yield from iter_type_lines(config)
 
     def note(self, stage: Stage, rows: int, seconds: float) -> None:

@@ -72,8 +72,6 @@ class Overlap:
 
     pairs: list[SplitOverlap]
     dropped: dict[str, int]
-    repeats: dict[str, int]
-    """Rows by split that repeat an earlier one of the same split: the same text and set of options; all are kept."""
     uncompared: dict[str, dict[str, int]]
 
     @classmethod
@@ -87,8 +85,6 @@ class Overlap:
         for pair in self.pairs:
             rules = describe_rules(pair.rules)
             sentences.append(f"{pair.rows:,} rows of {pair.other} ask questions of {pair.kept} ({rules}): {pair.fate}")
-        repeats = self.repeats.items()
-        sentences += [f"{rows:,} rows of {split} repeat an earlier one: kept" for split, rows in repeats if rows]
         for split, problems in self.uncompared.items():
             if problems:
                 kinds = ", ".join(f"{kind} {rows:,}" for kind, rows in problems.items())
@@ -161,7 +157,7 @@ def settle(
         for pair, fate in fates
     ]
     dropped_rows = {name: len(ids) for name, ids in gone.items()}
-    overlap = Overlap(pairs=pairs, dropped=dropped_rows, repeats=compared.repeats, uncompared=compared.uncompared)
+    overlap = Overlap(pairs=pairs, dropped=dropped_rows, uncompared=compared.uncompared)
     return SettledOverlap(overlap=overlap, row_ids=gone)
 
 

@@ -5,8 +5,7 @@ another order, or with another distractor, is a leak too. The rule :func:`curati
 expressed as equality of keys, 128-bit digests of the text and two options, so that no rows are compared in pairs.
 
 Ray tasks make the keys. The first halves of the keys of all splits but the pool form one sorted index in Ray's object
-store, and the pool's keys are streamed past it; the driver sees only rows that are in two splits. One number per pool
-row is kept, also in the object store, to count rows that repeat an earlier one.
+store, and the pool's keys are streamed past it; the driver sees only rows that are in two splits.
 """
 
 import hashlib
@@ -30,8 +29,6 @@ from curation.tables import io
 
 TASK_ROWS = 100_000
 """The number of rows that a task reads, or one fragment if that has more."""
-BUCKET_ROWS = 1 << 25
-"""The number of pool rows whose repetitions one task counts, which takes 256 MiB."""
 _ORDER = ("test", "calibration", "probe-", "shots", "source", "adapt", "pool")
 
 
@@ -54,10 +51,9 @@ class OverlapRows:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The result of a comparison: matches by pair of splits, and repetitions within each split."""
+    """The result of a comparison: matches by pair of splits, and rows without an identity by split and kind."""
 
     pairs: list[OverlapRows]
-    repeats: dict[str, int]
     uncompared: dict[str, dict[str, int]]
 
 
@@ -98,42 +94,28 @@ def find(
         name: [_Fragments(ref, domains[name], group) for group in iter_fragment_groups(ref)]
         for name, ref in refs.items()
     }
-    task = _make_remote(_collect_keys, 3)
+    task = _make_remote(_collect_keys, 2)
     known = {name: [task.remote(part) for part in parts[name]] for name in names[:-1]}
     highs = {name: [task[0] for task in tasks] for name, tasks in known.items()}
     sizes = [len(tasks) for tasks in highs.values()]
     index, within = _make_remote(_build_index, 2).remote(sizes, *itertools.chain.from_iterable(highs.values()))
-    num_buckets = 1 + io.count(refs[last]) // BUCKET_ROWS
-    task = _make_remote(_find_matches, 2 + num_buckets)
-    streamed = [task.remote(part, index, num_buckets) for part in parts[last]]
+    task = _make_remote(_find_matches, 2)
+    streamed = [task.remote(part, index) for part in parts[last]]
     entries = {last: _join_entries(ray.get([task[0] for task in streamed]))}
     shared_K = np.union1d(ray.get(within), entries[last].high_K)
-    task, shared = _make_remote(_find_matches, 2), ray.put(shared_K)
+    shared = ray.put(shared_K)
     for name in names[:-1]:
-        matched = [task.remote(part, shared, 0) for part in parts[name]] if len(shared_K) else []
+        matched = [task.remote(part, shared) for part in parts[name]] if len(shared_K) else []
         entries[name] = _join_entries(ray.get([task[0] for task in matched]))
     counted = {name: [task[1] for task in tasks] for name, tasks in {**known, last: streamed}.items()}
-    sets = {name: [[task[2] for task in tasks]] for name, tasks in known.items()}
-    sets[last] = [[task[2 + bucket] for task in streamed] for bucket in range(num_buckets)]
-    count = _make_remote(_count_repeats, 1)
-    repeats = {name: sum(ray.get([count.remote(*hashes) for hashes in buckets])) for name, buckets in sets.items()}
     uncompared = {name: dict(sum(ray.get(tasks), Counter[str]()).most_common()) for name, tasks in counted.items()}
     for name, problems in uncompared.items():
         _require_some(name, problems, refs[name])
     pairs = _find_pairs(sorted(names, key=lambda name: name not in dealt), entries)
     return Compared(
         pairs=[pair for pair in pairs if pair.other not in dealt],
-        repeats={name: rows for name, rows in repeats.items() if name not in dealt},
         uncompared={name: problems for name, problems in uncompared.items() if name not in dealt},
     )
-
-
-def find_shared(names: Sequence[str], questions: Mapping[str, Sequence[tuple[int, "Digests"]]]) -> list[OverlapRows]:
-    """Compare questions of small splits, by ids and digests of their rows; the first of ``names`` keeps a question."""
-    near = [_split_digests(digests.near())[0] for of in questions.values() for _, digests in of]
-    index_K = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *near]))
-    hits = {name: _find_hits(of, index_K) if of else _join_entries([]) for name, of in questions.items()}
-    return _find_pairs(names, hits)
 
 
 def _require_some(split: str, problems: Mapping[str, int], ref: TableRef) -> None:
@@ -217,19 +199,16 @@ def _split_digests(digests: Sequence[bytes]) -> tuple[Uint64s, Uint64s]:
     return halves_K2[:, 0].copy(), halves_K2[:, 1].copy()
 
 
-def _collect_keys(part: _Fragments) -> tuple[Uint64s, Counter[str], Uint64s]:
-    """Return distinct first halves of keys, counts of rows without an identity by kind, and a hash of each question."""
+def _collect_keys(part: _Fragments) -> tuple[Uint64s, Counter[str]]:
+    """Return distinct first halves of keys, and counts of rows without an identity by kind."""
     domain, problems = get_domain(part.domain), Counter[str]()
     near: list[bytes] = []
-    sets: list[bytes] = []
     for _, identity, problem in _iter_identities(part, domain):
         if identity is None:
             problems[get_error_kind(problem)] += 1
             continue
-        digests = Digests(domain.name, identity)
-        near += digests.near()
-        sets.append(digests.permuted())
-    return np.unique(_split_digests(near)[0]), problems, _split_digests(sets)[0]
+        near += Digests(domain.name, identity).near()
+    return np.unique(_split_digests(near)[0]), problems
 
 
 def _build_index(sizes: Sequence[int], *highs: Uint64s) -> tuple[Uint64s, Uint64s]:
@@ -241,29 +220,19 @@ def _build_index(sizes: Sequence[int], *highs: Uint64s) -> tuple[Uint64s, Uint64
     return all_K[np.append(True, ~repeated_K)], np.unique(all_K[1:][repeated_K])
 
 
-def _find_matches(part: _Fragments, index_K: Uint64s, num_buckets: int) -> tuple[Any, ...]:
-    """Return entries of rows with a key in the index, counts of rows without identity by kind, and hashes by bucket."""
-    domain, problems = get_domain(part.domain), Counter[str]()
-    found, sets = [], []
+def _find_matches(part: _Fragments, index_K: Uint64s) -> tuple[_Entries, Counter[str]]:
+    """Return entries of rows with a key in the index, and counts of rows without an identity by kind."""
+    domain, problems, found = get_domain(part.domain), Counter[str](), []
     rows = _iter_identities(part, domain)
     while held := list(itertools.islice(rows, 4096)):
-        questions = []
-        for row_id, identity, problem in held:
-            if identity is None:
-                problems[get_error_kind(problem)] += 1
-            else:
-                questions.append((row_id, Digests(domain.name, identity)))
-        if questions:
-            found.append(_find_hits(questions, index_K))
-            if num_buckets:
-                sets.append(_split_digests([digests.permuted() for _, digests in questions])[0])
-    set_N = np.concatenate([np.empty(0, dtype=np.uint64), *sets])
-    bucket_N = set_N % np.uint64(max(num_buckets, 1))
-    return _join_entries(found), problems, *(set_N[bucket_N == bucket] for bucket in range(num_buckets))
+        problems.update(get_error_kind(problem) for _, identity, problem in held if identity is None)
+        known = ((row_id, identity) for row_id, identity, _ in held if identity is not None)
+        found.append(_find_hits([(row_id, Digests(domain.name, identity)) for row_id, identity in known], index_K))
+    return _join_entries(found), problems
 
 
 def _find_hits(questions: Sequence[tuple[int, Digests]], index_K: Uint64s) -> _Entries:
-    if not len(index_K):
+    if not len(index_K) or not questions:
         return _join_entries([])
     near = [digests.near() for _, digests in questions]
     row_K = np.repeat(np.arange(len(near)), [len(keys) for keys in near])
@@ -290,11 +259,6 @@ def _join_entries(entries: Sequence[_Entries]) -> _Entries:
         high_K=np.concatenate([np.empty(0, dtype=np.uint64), *(item.high_K for item in entries)]),
         low_K=np.concatenate([np.empty(0, dtype=np.uint64), *(item.low_K for item in entries)]),
     )
-
-
-def _count_repeats(*hashes: Uint64s) -> int:
-    all_N = np.concatenate([np.empty(0, dtype=np.uint64), *hashes])
-    return len(all_N) - len(np.unique(all_N))
 
 
 def _find_pairs(names: Sequence[str], entries: Mapping[str, _Entries]) -> list[OverlapRows]:

@@ -19,10 +19,13 @@ from curation.heavy import ray
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, Stage
 from curation.rundir.run import Task
-from curation.stages.overlap import BUCKET_ROWS, iter_fragment_groups, iter_healthy_rows
+from curation.stages.overlap import iter_fragment_groups, iter_healthy_rows
 from curation.tables import io, schemas
 from curation.tasks import make_driver_error
 from curation.telemetry.standing import Standing, Update
+
+BUCKET_ROWS = 1 << 25
+"""The number of pool rows among which one task finds repetitions, which takes 512 MiB."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -265,7 +265,7 @@ def make_run(
             "source": {"rows": NUM_SOURCE, "errors": {}},
             "pool": {"rows": NUM_POOL, "errors": {"bad_fen": 2}},
         },
-        overlap={"pairs": [], "dropped": {}, "repeats": {"pool": 3}, "uncompared": {"pool": {}}},
+        overlap={"pairs": [], "dropped": {}, "uncompared": {"pool": {}}},
         stages=[
             StageSummary(
                 name="label pool", seconds=90.0, rows=400, rows_per_second=4.4, started="2026-01-01T00:00:00+00:00"
