@@ -246,7 +246,7 @@ def report(folder: Path, num_rows: int) -> None:
         domain=Graded(),  # type: ignore[arg-type]
         prepared={"pool": table("pool"), "source": table("source")},
         prepare_counts={"pool": {"rows": num_rows, "errors": {}}, "source": {"rows": NUM_SOURCE, "errors": {}}},
-        overlap={"pairs": [], "dropped": {}, "repeats": {}, "uncompared": {}},
+        overlap={"pairs": [], "dropped": {}, "uncompared": {}},
         stages=[],
         passes=[],
         generations=[generation],
