@@ -269,7 +269,6 @@ class StackedTrust(StateTrust):
     def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
         """Return the stack on the CPU."""
         found, columns = _select_under(weights, "combination."), tuple(description["columns"])
-        bent = weights["bent"] if "bent" in weights else weights["bent_4"]  # of fits with one bend, which stay finished
         model: Logistic | Trees
         if "weight_K" not in found:
             model = Trees(BoostedTrees(_select_under(found, "trees."), len(columns), columns, {}))
@@ -277,7 +276,7 @@ class StackedTrust(StateTrust):
             model = Logistic(found["weight_K"].numpy(), float(found["bias"]))
         probes, networks, class_probe = description["probes"], description["networks"], description.get("class_probe")
         return cls(
-            Combination(columns, weights["mean_K"].numpy(), model, PiecewiseLinearCalibrator.made(bent)),
+            Combination(columns, weights["mean_K"].numpy(), model, PiecewiseLinearCalibrator.made(weights["bent"])),
             description["fit"],
             states=description["read_by_members"],
             probes=None if probes is None else Probes(probes, **_select_under(weights, "probes.")),
