@@ -209,7 +209,6 @@ def report(folder: Path, num_rows: int) -> None:
                 "format_note": None,
                 "median_characters": 3.0,
                 "num_rows": num_rows // KEPT,
-                "num_questions": num_rows // KEPT,
             }
             for arm in ARMS
         },

@@ -197,13 +197,6 @@ class CoreSelection(Section):
     run goes on without it, and log and report say why."""
     difficulty_bins: PositiveInt = 10
     """Number of difficulty bins of about equal size for the stratified arms; unknown difficulty has a further bin."""
-    repeats: Literal["one", "all"] = "one"
-    """Choice among pool rows that ask the same question (equal text and set of options, normalised): ``one``,
-    the best in each arm, so that budgets, foreseen purity and certificates count questions; or ``all`` of them."""
-    unseen: Literal["last", "any"] = "last"
-    """Rank of rows whose label no labelled row has, in tasks with recurring labels (at most 5 % of the labelled rows
-    have a label of their own): in ranking arms they come ``last``, since trust was never measured on such labels;
-    ``any`` leaves each where its trust puts it."""
     gold_rollouts: GoldRolloutsConfig = GoldRolloutsConfig()
 
     @property

@@ -167,8 +167,6 @@ class KnownEvidence:
     """Whether a division of the rows left out more trusted ones, so that validation's top does not represent them."""
     repeats: Repeats | None = None
     """Repeated questions of the labelled rows, or ``None`` if the fit did not record them."""
-    selected_repeats: Repeats | None = None
-    """Repeated questions of the selected rows."""
     near: NearCopies | None = None
     """Near-copies among the selected rows, or ``None`` if questions were not compared."""
     groups: tuple[PossibleGroups, ...] = ()

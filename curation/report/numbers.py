@@ -63,7 +63,7 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
     parsed = {name: graded.parsed for name, graded in rows.sets.items() if len(graded.parsed)}
     difficulty = read_pool_difficulties(run, record, SAMPLE_ROWS / num_pool if num_pool > ROWS_IN_MEMORY else 1.0)
     lines, means = measure_regimes(rows)
-    num_candidates = _count_candidates(run, record, num_pool)
+    num_candidates = _count_candidates(record, num_pool)
     foreseen = {} if pool is not None else foresee_purities(rows, num_candidates)
     chosen = {arm: _collect_selected(rows, arm, foreseen.get(arm)) for arm in selected}
     students = collect_students(run, record, chosen, selected)
@@ -196,13 +196,11 @@ def _collect_selected(rows: MeasuredRows, arm: str, foreseen: Estimate | None) -
     }
 
 
-def _count_candidates(run: RunInputs, record: GenerationRecord, num_pool: int) -> int:
-    """Return how many of the pool's labelled rows may be selected: one per question, unless repeats are allowed."""
+def _count_candidates(record: GenerationRecord, num_pool: int) -> int:
+    """Return how many of the pool's labelled rows may be selected: one per question."""
     counts = record.repeats
     num_again = counts["num_rows"] - counts["num_questions"]
-    if not num_again or run.config["selection"].get("repeats") == "all":
-        return num_pool
-    return num_pool - int(num_again * num_pool / counts["num_pool"])
+    return num_pool - int(num_again * num_pool / counts["num_pool"]) if num_again else num_pool
 
 
 def collect_judging(record: GenerationRecord, *, alone: bool) -> Json | None:

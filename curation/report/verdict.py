@@ -100,8 +100,7 @@ def _find_unreadable(evidence: Evidence) -> Finding | None:
     "unseen",
     f"Are at most {100 * UNSEEN:.0f} % of the pool's labels such that no labelled row has them? (Where labels come "
     "again.)",
-    "Label source rows of these classes, and fit again; until then rows with these labels come last "
-    "(selection.unseen).",
+    "Label source rows of these classes, and fit again; until then rows with these labels come last.",
 )
 def _find_never_seen(evidence: Evidence) -> Finding | None:
     found = evidence.unseen
@@ -110,21 +109,6 @@ def _find_never_seen(evidence: Evidence) -> Finding | None:
     return CARE, (
         f"{format_percent(found.num_rows / found.num_read)} of the pool's labels are such that no labelled row has "
         f"them ({found.words}), and trust was never measured on such labels"
-    )
-
-
-@add_rule(
-    "copies",
-    f"Do at most {100 * REPEATED:.0f} % of the selected rows repeat a question?",
-    "Select one row of each question, as is the default: leave selection.repeats out.",
-)
-def _find_copied(evidence: Evidence) -> Finding | None:
-    found = evidence.selected_repeats
-    if found is None or found.share <= REPEATED:
-        return None
-    return CARE, (
-        f"{format_percent(found.share)} of the selected rows repeat a question: {found.num_rows:,} rows ask only "
-        f"{found.num_questions:,} different ones, and foreseen purity counts each row (selection.repeats: all)"
     )
 
 

@@ -45,7 +45,8 @@ class ChoiceInputs(Inputs):
     grades: In[TableRef | None]
     too_long: In[TableRef | None] = None  # type: ignore[assignment]
     repeats: In[TableRef | None] = None  # type: ignore[assignment]
-    """Pool rows whose question another pool row asks too (schema ``schemas.REPEATS``), or None if there are none."""
+    """Pool rows whose question another pool row asks too (schema ``schemas.REPEATS``), or None if there are none; of
+    each question, an arm selects the best row alone."""
     labelled: In[TableRef | None] = None  # type: ignore[assignment]
     """The source split with gold labels; pool labels that it lacks are unseen. If None, no label counts as unseen."""
     measured: ScoredSplit
@@ -53,7 +54,6 @@ class ChoiceInputs(Inputs):
     calibration: ScoredSplit | None
     domain: DomainConfig
     selection: SelectionConfig
-    """Arms and budget; ``repeats`` says whether one row of each question is selected, or all."""
     declared: Mapping[str, Any] = field(default_factory=dict)
     """Result of :func:`collect_declared`, so that a changed registry entry makes a new selection."""
     divided: Mapping[str, Inputs] = field(default_factory=dict)
@@ -107,20 +107,10 @@ class SelectJob(ChoiceInputs):
         paths = {name: feature.division for name, feature in features().items()}
         return {name: load_code(path)(self) for name, path in paths.items() if path is not None}
 
-    @property
-    def repeated(self) -> TableRef | None:
-        """The repeated rows if only one row of each question is selected, else None."""
-        return self.repeats if self.selection.repeats == "one" else None
-
     @cached_property
     def seen(self) -> SeenLabels | None:
-        """The labels of the ``labelled`` rows, or None if no label counts as unseen."""
+        """The labels of the ``labelled`` rows, which rank first, or None if no label counts as unseen."""
         return None if self.labelled is None else collect_seen_labels(self.labelled, self.domain)
-
-    @property
-    def first(self) -> tuple[str, ...] | None:
-        """The labels whose rows rank before those of all others, if any do."""
-        return self.seen.labels if self.seen is not None and self.selection.unseen == "last" else None
 
     @property
     def gold(self) -> Gold:
@@ -211,11 +201,11 @@ class Chooser:
             seed=derive(job.seed, "draw"),
             parsed=arm.parsed,
             too_long=job.too_long,
-            repeats=job.repeated,
+            repeats=job.repeats,
             left_out=tuple(job.left_out.values()) if is_ranked_as_reference(arm, job.selection) else (),
             only=self._gold.labelled if arm.gold else None,
             unread_last=True,
-            seen=job.first if arm.ranked else None,
+            seen=job.seen.labels if arm.ranked and job.seen is not None else None,
         )
 
     def num_unread(self, arm: Arm, selected: TableRef) -> int:

@@ -71,8 +71,7 @@ class FindRepeats(Stage):
             return Done(outputs=self.Made(counts=counts, repeats=None), rows=num_rows)
         task.say(
             f"{counts.num_rows:,} rows of the pool ask {counts.num_questions:,} questions more than once (that of row "
-            f"{counts.example} {counts.most:,} times); an arm selects the best row of each, or all of them with "
-            "selection.repeats: all"
+            f"{counts.example} {counts.most:,} times); an arm selects the best row of each"
         )
         table = pa.table([row_id_R, question_R], schema=schemas.REPEATS)
         made = self.Made(counts=counts, repeats=io.write(table, str(task.directory / "repeats.lance")))

@@ -34,7 +34,7 @@ from curation.stages.budget import ComputedBudget, resolve
 from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, select_measurable
 from curation.stages.gold import GoldTexts, WeakFormat, measure_weak_format
 from curation.stages.pool_scores import LAST
-from curation.stages.rows import read_ids, read_sorted_ids
+from curation.stages.rows import read_sorted_ids
 from curation.stages.selected import PART_ROWS, WrittenRows, describe_absent_arms, write_rows
 from curation.storage.paths import Place
 from curation.tables import io, schemas
@@ -49,8 +49,6 @@ class Selection(WrittenRows):
     """The selection of one arm."""
 
     arm: str
-    num_questions: int
-    """Number of distinct questions of the rows; equals ``num_rows`` unless ``selection.repeats`` is ``all``."""
     threshold: float | None
     """The lowest raw score selected, or None for uniform arms and if rows without a value are selected."""
     oracle: bool
@@ -110,10 +108,9 @@ class Select(Stage):
         unseen = None if job.seen is None else count_unseen(job.labels, job.seen)
         unseen = unseen if unseen is not None and unseen.num_rows else None
         if unseen is not None:
-            last = ": arms that rank take them last (selection.unseen: any takes them by their trust)"
             task.say(
                 f"{unseen.num_rows:,} of {unseen.num_read:,} rows have a label that no labelled row has "
-                f"({unseen.words}){'' if job.first is None else last}"
+                f"({unseen.words}): arms that rank take them last"
             )
         budget, selections = select(job, task.directory)
         for selection in selections:
@@ -163,7 +160,6 @@ def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selec
             Selection(
                 arm=name,
                 **vars(written),
-                num_questions=written.num_rows - _count_repeated(job, written.table),
                 threshold=threshold if has_threshold else None,
                 oracle=arm.oracle or budget.oracle or by_gold,
                 median_characters=compute_median_length(written.table),
@@ -182,8 +178,8 @@ def compute_budget(job: SelectJob) -> ComputedBudget:
         measured=job.measured,
         calibration=job.calibration,
         too_long=job.too_long,
-        repeats=job.repeated,
-        seen=job.first,
+        repeats=job.repeats,
+        seen=None if job.seen is None else job.seen.labels,
         classes=get_domain(job.domain).closed_labels(),
         seed=derive(job.seed, "risk"),
     )
@@ -214,15 +210,6 @@ def _fit_all(job: SelectJob, budget: ComputedBudget) -> ComputedBudget:
     return replace(budget, n=left[fewest], asked=budget.n, limited_by=fewest, risk=risk)
 
 
-def _count_repeated(job: SelectJob, selected: TableRef) -> int:
-    """Return how many selected rows repeat the question of another selected row, not counting the first of each."""
-    if job.repeats is None or job.repeated is not None:
-        return 0
-    table = io.read(job.repeats)
-    question_M = table["question"].to_numpy()[np.isin(table["row_id"].to_numpy(), read_ids(selected))]
-    return len(question_M) - len(np.unique(question_M))
-
-
 def compute_median_length(selected: TableRef) -> float | None:
     """Return the median number of characters of the completions, read in streams; None without a completion."""
     counts = Counter[int]()
@@ -246,7 +233,7 @@ def _naming_arm(name: str, job: SelectJob) -> Iterator[None]:
         ]
         if num := len(read_sorted_ids(job.too_long)):
             words.append(f"{num:,} rows are longer than student.max_length, which can be raised")
-        if job.repeated is not None and (num := io.count(job.repeated)):
+        if job.repeats is not None and (num := io.count(job.repeats)):
             words.append(f"{num:,} rows ask questions that others ask, and one of each may be selected")
         if ARMS[name].ranked and (num := io.count(job.labels, filter="label IS NULL")):
             words.append(f"{num:,} rows have no label, which `curate inspect` shows")

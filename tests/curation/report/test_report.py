@@ -78,7 +78,6 @@ WEAK_FORMAT = {
     "format_note": None,
     "median_characters": 80.0,
     "num_rows": 60,
-    "num_questions": 60,
 }
 FORMATS = {"ground_truth": WEAK_FORMAT | {"completion_source": "sample", "format_note": "3 of 9 rows have no rollout"}}
 

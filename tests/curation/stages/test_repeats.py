@@ -58,7 +58,7 @@ def test_rows_of_repeated_questions_are_found(local_ray, tmp_path, monkeypatch, 
     assert found["row_id"].to_pylist() == sorted(row_id for row_id, number in rows.items() if number in again)
     pairs = {(rows[row["row_id"]], row["question"]) for row in found.to_pylist()}
     assert len(pairs) == len(again), "a question has one hash, and no two have the same"
-    assert rows[made.counts.example] in again and "selection.repeats: all" in task.said[0]
+    assert rows[made.counts.example] in again and "selects the best row of each" in task.said[0]
 
 
 def test_a_pool_without_repeats_has_no_table(local_ray, tmp_path):
