@@ -157,16 +157,11 @@ def _check_usable(section: str, key: str, looked: Looked, limit: float) -> Itera
     share = compute_proportion(num_bad, looked.rows)
     of = "all" if looked.rows == looked.size else f"{looked.rows:,} of {looked.size:,}"
     words = f"{section}: of {of} rows looked at {num_bad:,} cannot be used ({describe_errors(looked.errors)})"
-    first = describe_first_bad(looked)
+    first = "; ".join(looked.first[kind] for kind, _ in looked.errors.most_common())
     if (share.value if looked.rows == looked.size else share.low) > limit:
         raise SourceError(f"{words}, more than {key} {limit}; {first}; fix them, or raise the limit")
     may = f", which may be too many: see {key}" if share.high > limit else ""
     yield f"{words}: {share.low:.1%} to {share.high:.1%}{may}; {first}"
-
-
-def describe_first_bad(looked: Looked) -> str:
-    """Return a description of the first unusable row of each kind, most frequent kind first; "" if there is none."""
-    return "; ".join(looked.first[kind] for kind, _ in looked.errors.most_common())
 
 
 class _Watched(Json):
