@@ -224,7 +224,6 @@ def report(folder: Path, num_rows: int) -> None:
         shift={"source": {**same, "differs": False, "strength": "none shown", "warning": None}},
         tests={},
         label_counts={"pool": counts, "source": {**counts, "rows": NUM_SOURCE}},
-        projection=None,
         asked={},
         unread={},
         too_long={},

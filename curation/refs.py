@@ -63,14 +63,6 @@ class TrustRef(Ref):
     digest: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProjectionRef(Ref):
-    """A fitted projection of hidden states, in such a directory."""
-
-    uri: str
-    digest: str
-
-
 def iter_table_refs(value: object) -> Iterator[TableRef]:
     """Yield the table references in a JSON value, at any depth."""
     if isinstance(value, dict) and value.keys() == {"uri", "version"}:

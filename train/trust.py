@@ -120,7 +120,7 @@ def fit_member(
 ) -> NeuralTrust:
     """Return one of several networks, loaded from ``output`` or else fitted by :func:`train.trust_workers.fit_net`."""
     try:
-        ref = saved.pin(output, TrustRef)
+        ref = saved.pin(output)
     except ModelError:
         ref = fit_net(fit, rows, config, origin, seed=seed, output=output)
     return cast(NeuralTrust, load_fitted(ref))

@@ -52,7 +52,7 @@ def fit_net(
     name = f"trust-{fingerprint([origin, seed, options])}"  # a checkpoint of other rows or settings is not resumed
     storage = output.with_name(f"{output.name}.ray")
     launch(_train, {**task, "course": course.get_course()}, config, name=name, storage=storage)
-    return saved.pin(output, TrustRef)
+    return saved.pin(output)
 
 
 class _RayShard(Shard):

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple, cast
 
 from curation import arms
 from curation.arms import ARMS, REFERENCE_ARM
-from curation.config import AskConfig, PcaConfig
-from curation.config.trust import ROW_KEYS
+from curation.config import AskConfig
 from curation.domains import get_domain, get_preference_function
 from curation.hashing import derive
 from curation.json_types import Json
@@ -23,7 +22,6 @@ from curation.stages.asking import TeacherUse
 from curation.stages.fit import FitTrust, Search, find_closed_classes, get_search_share, list_stored_states
 from curation.stages.label import Label
 from curation.stages.read import Read
-from curation.stages.reduce import Project
 from curation.stages.score import Score
 from curation.stages.select import Select
 from curation.stages.selected import WritePreferences
@@ -71,16 +69,6 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
     labelled: dict[str, Label | Read] = {"source": _describe_labelling(generation, teacher, "source")}
     labels: dict[str, Out] = {"source": labelled["source"].out("labels")}
     grades = {"source": describe_grades(generation, "source", "source", labels["source"])}
-    pca = None
-    if isinstance(config.teacher.store_states, PcaConfig):
-        pca = Project(
-            **generation.place("pca", "source"),
-            labels=labels["source"],
-            size=config.teacher.store_states.pca,
-            trust=config.trust.only({"states", *ROW_KEYS}),
-            seed=config.seed,
-        )
-        labels["source"] = pca.out("labels")
 
     # Trust is fitted on them: the method's function, found by a search if one is configured, and those of other arms.
     search = Search(
@@ -89,7 +77,7 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         grades=grades["source"],
         stored=list(list_stored_states(config)),
         tune=config.tune.model_copy(update={"space": expand_preset(config.tune.space)}),
-        trust=config.fitting.without({"search"}),
+        trust=config.trust.without({"search"}),
         share=get_search_share(config, generation.sizes["pool"]),
         risk=budget.risk if config.tune.metric == "certified" else None,
         seed=config.seed,
@@ -102,9 +90,8 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
     fitted = {name: stage.out("trust") for name, stage in fits.items()}
 
     # The teacher labels the other splits, the pool last; what has a gold label is graded.
-    scored_as_labelled = config.teacher.store_states is False
-    reducing: dict[str, Any] = {} if pca is None else {"projection": pca.out("projection")}
-    if scored_as_labelled:
+    reducing: dict[str, Any] = {}
+    if not config.teacher.store_states:
         reducing = {"fitted": fitted, "sample": {"states": list(config.trust.states), "seed": config.seed}}
     for split in splits[1:]:
         labelled[split] = _describe_labelling(generation, teacher, split, **reducing)
@@ -123,7 +110,7 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         scored[split] = Score(
             **generation.place(f"score-{split}", split),
             labels=labels[split],
-            fitted={} if scored_as_labelled and split != "source" else fitted,
+            fitted={} if reducing and split != "source" else fitted,
             signals=columns,
             of_source=split == "source",
         ).out("labels")
@@ -205,7 +192,6 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         "tests": students.tests,
         "further_tests": students.further_tests,
         "label_counts": {split: labelled[split].value("counts") for split in splits},
-        "projection": None if pca is None else pca.out("fit"),
         "asked": {what: out.stage.value("num_asked") for what, out in judged.items()},
         "unread": {name: stage.value("num_unread") for name, stage in signals["pool"].items()},
         "repeats": generation.repeats.out("counts"),
@@ -234,7 +220,7 @@ def _describe_labelling(generation: GenerationSpec, teacher: TeacherUse, split: 
     """Return the stage that labels a split or, for the pool, the generation's share of it.
 
     If a local model reads a server's answers (``teacher.reader``), the stage that reads the answers is returned.
-    ``reducing``: replacement of the states (``projection``, ``fitted``, ``sample``). For a server's answers it goes to
+    ``reducing``: what takes the place of the states (``fitted``, ``sample``). For a server's answers it goes to
     the stage that reads them, since the bought answers do not depend on it.
     """
     config, reader, endpoint = generation.config, generation.helpers.reader, generation.config.teacher.endpoint
@@ -270,7 +256,7 @@ def _describe_labelling(generation: GenerationSpec, teacher: TeacherUse, split: 
 
 def _describe_fit(generation: GenerationSpec, name: str, kind: str, of: str, search: Search) -> FitTrust:
     """Return the stage that fits a trust function on the rows that the search for one would read."""
-    config, trust, function = generation.config, generation.config.fitting, arms.find_fitted([kind])[kind]
+    config, trust, function = generation.config, generation.config.trust, arms.find_fitted([kind])[kind]
     closed = None
     if kind == "stacked":
         closed = find_closed_classes(config.domain_of("source"), trust.states, generation.tables["source"])

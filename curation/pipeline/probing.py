@@ -86,8 +86,6 @@ class StageAsk:
     domain: DomainConfig
     signals: Mapping[str, JsonView] = field(default_factory=dict)
     """Signals that the labelling actors measure in addition to labels, as ``stages.label.Label`` takes them."""
-    stored_states: int | None = None
-    """Number of values stored per row for its states, or None if all states are stored."""
     stored_scores: int = 0
     """Number of trust functions whose scores are stored in place of a row's states."""
     fitted: Mapping[str, TrustRef] = field(default_factory=dict)
@@ -170,7 +168,7 @@ def _make_asking(
     stage: Label, config: RowsConfig, files: Mapping[str, Sequence[SourceFile]], known: Known, taken: Mapping[str, int]
 ) -> StageAsk | str:
     """Return the request of a labelling stage, or the reason why it cannot be probed yet."""
-    examples, projection = cast(Out, stage.examples), cast(Out | None, stage.projection)
+    examples = cast(Out, stage.examples)
     note = None
     model: Any = stage.teacher.model
     while isinstance(model, Out):  # what is not trained yet is asked as the base from which it will be
@@ -204,7 +202,6 @@ def _make_asking(
         decoding=stage.decoding,
         domain=stage.domain,
         signals=stage.signals,
-        stored_states=None if projection is None else projection.stage.inputs["size"],
         stored_scores=len(stage.fitted),
         seed=stage.seed if is_paid else None,
         note=note,

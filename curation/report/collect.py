@@ -43,7 +43,6 @@ DETAILS = (
     "accuracy_by_difficulty",
     "risk_curves",
     "judging",
-    "projection",
     "decodings",
     "features",
 )

@@ -114,7 +114,6 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "accuracy_by_difficulty": compute_accuracy_bins(tests, read_test_difficulties(run)) if tests else None,
         "risk_curves": compute_risk_curves(run, record, rows.judged, pool),
         "judging": collect_judging(record, alone=read_domain(run.config).judge is not None),
-        "projection": None if record.projection is None else dict(record.projection),
         "features": collect_feature_numbers(record.features),
     }
     result: Json = make_finite(numbers)

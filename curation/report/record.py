@@ -100,8 +100,6 @@ class GenerationRecord:
     """Grades of the test split by ``evaluation.decoding``, one table per run, by arm, ``base`` and ``teacher``."""
     label_counts: Mapping[str, JsonView]
     """Counts by split: ``rows`` in the labels table, ``unparsed``, ``truncated``, and ``errors`` by kind."""
-    projection: JsonView | None
-    """``size`` and ``variance_kept`` of the states' projection and ``num_rows`` of its fit, or ``None`` without one."""
     asked: Mapping[str, int]
     """Number of labels that the judge graded, by split and ``test-<model>`` (the first of several runs)."""
     unread: Mapping[str, int]

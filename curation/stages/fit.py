@@ -226,15 +226,14 @@ class Search(Stage):
 def check_search(config: RunConfig, num_pool: int) -> None:
     """Raise ``ConfigError`` if the search's space has a bad point, or its metric needs something that the run lacks."""
     stored, share = list_stored_states(config), get_search_share(config, num_pool)
-    space, _ = _make_search(config.tune, config.fitting, stored, share, config.selection.budget.risk)
+    space, _ = _make_search(config.tune, config.trust, stored, share, config.selection.budget.risk)
     if config.tune.search == "grid":
         next(space.grid())
 
 
 def list_stored_states(config: RunConfig) -> tuple[str, ...]:
     """Return the names of the states, and ``token_logprobs`` if a run has it, of the source split's labels."""
-    states = config.fitting.states if config.fitting.states == ("pca",) else config.teacher.states
-    return (*states, *([TOKEN_LOGPROBS] if config.teacher.token_logprobs else []))
+    return (*config.teacher.states, *([TOKEN_LOGPROBS] if config.teacher.token_logprobs else []))
 
 
 def get_search_share(config: RunConfig, num_pool: int) -> float | None:

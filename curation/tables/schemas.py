@@ -182,13 +182,6 @@ def make_kept_schema(schema: pa.Schema, states: Sequence[str]) -> pa.Schema:
     )
 
 
-def make_projected_schema(schema: pa.Schema, size: int) -> pa.Schema:
-    """Return a labels schema with ``state_pca``, the projection of the states in their type or null, in their place."""
-    value = next(field.type.value_type for field in schema if is_state(field.name))
-    fields = [field for field in schema if not is_state(field.name)]
-    return pa.schema([*fields[:-1], pa.field(get_state_column("pca"), pa.list_(value, size)), fields[-1]])
-
-
 def is_state(column: str) -> bool:
     """Return whether a column of a labels table holds hidden states."""
     return column.startswith(get_state_column(""))

@@ -180,7 +180,7 @@ class StateTrust(ABC):
 
     def save(self, directory: Place) -> TrustRef:
         """Write weights and description into ``directory``, which is made if missing."""
-        return saved.save(directory, TrustRef, self.saved_weights(), self.description())
+        return saved.save(directory, self.saved_weights(), self.description())
 
     def saved_weights(self) -> dict[str, Tensor]:
         """Return the weights to save, including the projection and the held-out scores if there are any."""

@@ -136,12 +136,6 @@ def find_fit(run: Place, trust: str | None, generation: int | None) -> Fit:
     if record is None or "trust" not in record.outputs:
         raise ExportError(f"{run}: {stage} is not done; {finish}; {there}")
     fit = Fit(config=config, manifest=manifest, name=name, generation=generation, record=record)
-    if fit.settings.states == ("pca",):
-        raise ExportError(
-            f"{run}: with teacher.store_states {config.teacher.store_states!r} the trust function reads a projection "
-            "that was made of the stored states, not the states themselves; export from a run with store_states: true "
-            "or false (trust.pca keeps as many components within the function)"
-        )
     classes: dict[str, type[Stage]] = {
         "labels": get_labels_stage(config),
         "grades": choose_grading_stage(config, "source"),

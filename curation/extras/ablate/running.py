@@ -34,8 +34,6 @@ class AblationStages(NamedTuple):
     """Scored rows (``schemas.SCORED``) by variant and set."""
     fits: dict[str, Out]
     """Fitted trust functions by variant, for variants whose function is fitted."""
-    projections: dict[str, Out]
-    """Projections of stored states by variant, for variants that have one."""
     tests: dict[str, dict[str, list[Out]]]
     """Grades of the test split by variant and model; empty without students."""
 
@@ -104,7 +102,7 @@ def check(ablation: Ablation) -> None:
 def _describe_seed(ablation: Ablation, variants: Sequence[Variant], files: Files) -> AblationStages:
     """Return the merged stages of the variants with one seed, over ``files``."""
     merged = Merged()
-    found = AblationStages({}, {}, {}, {})
+    found = AblationStages({}, {}, {})
     for variant in variants:
         generation = describe(variant.config, files).first
         record, name = generation.record, variant.name
@@ -123,8 +121,6 @@ def _describe_seed(ablation: Ablation, variants: Sequence[Variant], files: Files
             found.scored[name][rows] = merged.stage(stage).out("scored")
         if fitted:
             found.fits[name] = merged.out(record["trust"])
-        if record["projection"] is not None:
-            found.projections[name] = merged.out(record["projection"])
         if ablation.config.students:
             found.tests[name] = {model: [merged.out(run) for run in runs] for model, runs in record["tests"].items()}
     return found

@@ -116,8 +116,7 @@ def _make_line(
             compared.append({"auc": auc, "purity": purity})
     seeds, paper = record.seeds.values(), record.config["paper"]
     fits = [saved.read_description(made["fits"][variant])["fit"] for made in seeds if variant in made["fits"]]
-    reduced = [*fits, *(made["projections"].get(variant, {}) for made in seeds)]
-    kept = [found["variance_kept"] for found in reduced if found.get("variance_kept") is not None]
+    kept = [fit["variance_kept"] for fit in fits if fit.get("variance_kept") is not None]
     return {
         "variant": variant,
         "set": where,

@@ -8,7 +8,6 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from curation.extras.ablate.tables import AblationRecord, collect, format_markdown, write
-from curation.refs import TrustRef
 from curation.tables import io
 from curation.tables.schemas import SCORED
 from curation.trust import saved
@@ -22,7 +21,7 @@ def scored(path, correct_N, parsed_N, raw_N):
 
 def fitted(path, num_fit):
     weights = {"weight": torch.zeros(1)}
-    return saved.save(path, TrustRef, weights, {"fit": {"num_fit": num_fit, "variance_kept": 0.5}})
+    return saved.save(path, weights, {"fit": {"num_fit": num_fit, "variance_kept": 0.5}})
 
 
 @pytest.fixture
@@ -41,7 +40,6 @@ def record(tmp_path):
         seeds[seed] = {
             "scored": tables,
             "fits": {"a": fitted(tmp_path / f"trust{seed}", 100 + seed)},
-            "projections": {},
             "tests": {},
         }
         rows[seed] = (correct_N, parsed_N, raws)

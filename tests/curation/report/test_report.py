@@ -322,7 +322,6 @@ def make_run(
                     "num_repeats": 20,
                     "choice": None,
                 },
-                projection=None,
                 asked={},
                 selections={
                     arm: selection(folder, arm, rows[:N], "gold" if arm == "ground_truth" else "weak")

@@ -339,9 +339,7 @@ def test_mistakes_of_the_user(puzzles: list[dict[str, Any]], tmp_path: Path) -> 
     with pytest.raises(SourceError, match=r"^\S+x\.jsonl: record 1 is not JSON"):  # found in a task
         prepare(settings, tmp_path / "c", files)
     path.write_text("".join(json.dumps({"fen": "x", "moves": "x"}) + "\n" for _ in range(9)))
-    with pytest.raises(
-        SourceError, match=r"none of its 5 rows is usable \(bad_fen 5\); `curate inspect \S+` "
-    ):
+    with pytest.raises(SourceError, match=r"none of its 5 rows is usable \(bad_fen 5\); `curate inspect \S+` "):
         run(settings, tmp_path / "d")
 
 
