@@ -235,8 +235,8 @@ def test_rows_without_identity_are_counted_and_never_all_of_a_split(tmp_path: Pa
     ref = io.write(pa.Table.from_pylist(rows, schema=schema), str(tmp_path / "source.lance"))
     (group,) = overlap.iter_fragment_groups(ref)
     part = overlap._Fragments(ref, DomainConfig(name=f"{__name__}:Nameless"), group)
-    near_K, problems, set_N = overlap._collect_keys(part)
-    assert len(near_K) == len(set_N) == 0 and problems == {"domain_failed": 4}
+    near_K, problems = overlap._collect_keys(part)
+    assert len(near_K) == 0 and problems == {"domain_failed": 4}
     with pytest.raises(SourceError, match=r"splits\.source: none of its rows says what identifies its question"):
         overlap._require_some("source", problems, ref)
     overlap._require_some("source", {"domain_failed": 3}, ref)
@@ -305,7 +305,7 @@ def test_pairs_equal_a_comparison_of_all_with_all(tmp_path: Path) -> None:
     every = np.unique(
         np.concatenate(
             [
-                overlap._split_digests(overlap.Digests("x", identity).near())[0]
+                overlap._to_keys(overlap.Digests("x", identity).near())["high"]
                 for name in names
                 for identity in rows[name].values()
             ]
