@@ -21,7 +21,7 @@ from curation.config.models import (
     as_student_config,
     with_recipes,
 )
-from curation.config.selection import GOLD_ARMS, CoreSelection, RiskConfig
+from curation.config.selection import GOLD_ARMS, CoreSelection
 from curation.config.signals import JudgeConfig, SignalsConfig
 from curation.config.teacher import TeacherConfig
 from curation.config.trust import TrustConfig, with_row
@@ -89,13 +89,11 @@ class StopConfig(Section):
     min_auc: Annotated[float, Field(ge=0, lt=1)] = 0.5
     """Stop unless the 95 % interval of the AUC on parsed validation rows of the source lies above this."""
     min_certified: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Stop unless a larger share than this of the generation's labelled pool rows is certified, by ``risk`` or, if that
-    is unset, by the run's own risk budget. Without either, this rule does not apply."""
+    """Stop unless a larger share than this of the generation's labelled pool rows is certified by the run's risk
+    budget. Without one, this rule does not apply."""
     max_shift: Annotated[float, Field(gt=0.5, le=1)] = 0.8
     """Stop if a classifier tells the pool's hidden states from those of the calibration split (without one: of the
     source) with an AUC whose 95 % interval lies above this."""
-    risk: RiskConfig | None = None
-    """Certify on validation rows of the source instead. The same rows ended the fit early, so this is no guarantee."""
 
 
 class ChainConfig(Section):
