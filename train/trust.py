@@ -345,7 +345,7 @@ def read_labelled_rows(
         use_B = known_B & ~states.missing_N
         hidden_BD = torch.cat(states.columns, dim=1).numpy() if columns else np.empty((len(row_ids_B), 0), np.float16)
         if hidden_ND is None:
-            hidden_ND = np.empty((len(graded.row_ids_N), states.size), dtype=hidden_BD.dtype)
+            hidden_ND = np.empty((len(graded.row_ids_N), sum(states.sizes)), dtype=hidden_BD.dtype)
             sizes = states.sizes
         hidden_ND[places_B[use_B]] = hidden_BD[use_B]
         numbers_NK[places_B[use_B]] = read_numbers(batch, numbers)[use_B]
