@@ -191,10 +191,8 @@ class CoreSelection(Section):
     budget: BudgetConfig
     arms: tuple[str, ...] = ("naive", "naive_parsed", "internal_confidence", REFERENCE_ARM)
     """Names of ``curation.arms.ARMS``, or ``module:NAME`` of your own (docs/extending.md). Unset, ``splits.audit`` adds
-    ``trust_gold`` and ``ground_truth``, which show the cost of wrong labels and of the choice of rows."""
-    required: tuple[str, ...] = ()
-    """Arms without which the run fails. Any other arm drops out if its signal gives no readable value for any row: the
-    run goes on without it, and log and report say why."""
+    ``trust_gold`` and ``ground_truth``, which show the cost of wrong labels and of the choice of rows. An arm whose
+    signal gives no readable value for any row drops out: the run goes on without it, and log and report say why."""
     difficulty_bins: PositiveInt = 10
     """Number of difficulty bins of about equal size for the stratified arms; unknown difficulty has a further bin."""
     gold_rollouts: GoldRolloutsConfig = GoldRolloutsConfig()
@@ -209,21 +207,12 @@ class CoreSelection(Section):
         """Keys by which features count rows of a group, ``label`` or another, by the name of the feature."""
         return {}
 
-    def required_by(self, arm: str) -> str | None:
-        """Return the key that keeps an arm from dropping out, or None if it may."""
-        keys = {"selection.required": self.required, "selection.budget.reference": (self.budget.reference,)}
-        return next((key for key, arms in keys.items() if arm in arms), None)
-
     @model_validator(mode="after")
     def _arms(self) -> Self:
         if len(set(self.arms)) != len(self.arms) or not self.arms:
             raise ValueError("arms must name at least one arm, none twice")
         for name in self.used:
             ARMS.find(name)
-        if unknown := [name for name in self.required if name not in self.arms]:
-            raise ValueError(
-                f"required: {unknown[0]!r} is not among selection.arms; add it there, or leave it out here"
-            )
         signals: dict[str, tuple[str, Signal]] = {}
         for arm in self.used:
             if (signal := ARMS[arm].signal) is None:

@@ -321,7 +321,7 @@ def _describe_signals(
     generation: GenerationSpec, teacher: TeacherUse, labelled: Mapping[str, Label | Read], labels: Mapping[str, Out]
 ) -> dict[str, dict[str, MeasureSignal]]:
     """Return a stage for each signal, by split and column."""
-    config, selection = generation.config, generation.config.selection
+    config = generation.config
     asked = {split: _find_asked_signals(generation, split) for split in labelled}
     roles = {"teacher": teacher, UNADAPTED: teacher, **generation.helpers.roles}
     if any(item.role == UNADAPTED and not item.asks_labelling for item in asked["pool"]):
@@ -344,11 +344,6 @@ def _describe_signals(
                 decoding=config.teacher.decoding,
                 reward=config.signals.reward if item.signal.asks == "reward" else None,
                 beside_labels=item.asks_labelling,
-                required={
-                    arm: key
-                    for arm in dict.fromkeys(selection.used)
-                    if ARMS[arm].signal == item.signal and (key := selection.required_by(arm)) is not None
-                },
                 num_rows=generation.sizes[split],
                 **item.settings,
                 **generation.settings,

@@ -15,6 +15,7 @@ from curation.config import DomainConfig, SelectionConfig
 from curation.domains import attempt, get_domain
 from curation.domains.grading import read_grades
 from curation.domains.unseen_labels import SeenLabels, collect_seen_labels
+from curation.errors import RunFailedError
 from curation.features import features
 from curation.hashing import derive
 from curation.refs import ModelRef, TableRef
@@ -29,7 +30,7 @@ from curation.stages.gold import Gold, GoldTexts
 from curation.stages.pool_scores import Groups, PoolScores
 from curation.stages.rows import NO_IDS, find_places, read_id_bitmap, read_ids
 from curation.stages.selected import PART_ROWS
-from curation.stages.signal import LABELLED, describe_unread, make_missed_error
+from curation.stages.signal import LABELLED
 from curation.tables import io, scans
 from curation.tables.row_ids import find_missing_ids
 
@@ -77,7 +78,7 @@ def is_ranked_as_reference(arm: Arm, selection: SelectionConfig) -> bool:
 def select_measurable(choice: ChoiceInputs) -> tuple[ChoiceInputs, dict[str, str]]:
     """Return a selection by the arms whose signals have readable values, and by arm why each other one drops out.
 
-    ``RunFailedError`` is raised for an arm that the configuration does not let drop out.
+    ``RunFailedError`` is raised for the arm by which the budget is counted.
     """
     selection, dropped = choice.selection, dict[str, str]()
     names, count = io.open_table(choice.labels).schema.names, cache(partial(io.count, choice.labels))
@@ -86,10 +87,12 @@ def select_measurable(choice: ChoiceInputs) -> tuple[ChoiceInputs, dict[str, str
         if signal is None or signal.column not in names or count(f"`{signal.column}` IS NOT NULL"):
             continue
         if num_rows := count(LABELLED):
-            dropped[name] = describe_unread(num_rows)
-    for name, why in dropped.items():
-        if (key := selection.required_by(name)) is not None:
-            raise make_missed_error(name, key, why)
+            dropped[name] = f"none of {num_rows:,} rows gave a value that can be read"
+    if (reference := selection.budget.reference) in dropped:
+        raise RunFailedError(
+            f"the arm {reference} cannot be measured: {dropped[reference]}; selection.budget.reference names it: look "
+            "at the model and its answers, or name another arm"
+        )
     arms = tuple(name for name in selection.arms if name not in dropped)
     return replace(choice, selection=selection.model_copy(update={"arms": arms})), dropped
 

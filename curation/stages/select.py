@@ -100,7 +100,7 @@ class Select(Stage):
         texts = GoldTexts.from_json(self.texts)
         choice, dropped = select_measurable(self.choice)
         for arm, why in dropped.items():
-            task.say(f"the arm {arm} drops out: {why} (selection.required: [{arm}] would end the run)")
+            task.say(f"the arm {arm} drops out: {why}")
             task.manifest.event("dropped", stage=task.name, arm=arm, why=why)
         if not choice.selection.arms:
             return self._end_without_arms(dropped)

@@ -57,8 +57,6 @@ class MeasureSignal(AskModel):
     reward: RewardConfig | None
     beside_labels: bool = setting()
     """Whether the labelling actors may have measured the signal and written it next to their labels."""
-    required: Mapping[str, str] = setting(default_factory=dict)
-    """Arms that rank by the signal and may not drop out, each with the configuration key that requires it."""
 
     def run(self, task: Task) -> Done:
         """Measure the signal."""
@@ -81,22 +79,7 @@ class MeasureSignal(AskModel):
         )
         table, record = measure_table(self, task, job, read_ids(self.labels, LABELLED))
         num_rows, num_read = io.count(table), io.count(table, filter="value IS NOT NULL")
-        for arm, key in self.required.items() if num_rows and not num_read else ():
-            raise make_missed_error(arm, key, describe_unread(num_rows))
         return Done(outputs=self.Made(signal=table, num_unread=num_rows - num_read, pass_=record), rows=num_rows)
-
-
-def describe_unread(num_rows: int) -> str:
-    """Return the reason why no arm can rank by a signal."""
-    return f"none of {num_rows:,} rows gave a value that can be read"
-
-
-def make_missed_error(arm: str, key: str, why: str) -> RunFailedError:
-    """Return the error for an arm that cannot be measured although the configuration's ``key`` requires it."""
-    return RunFailedError(
-        f"the arm {arm} cannot be measured: {why}; {key} names it: look at the model and its answers, or take it out "
-        f"of {key}" + (", and the run goes on without the arm" if key.endswith("required") else "")
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

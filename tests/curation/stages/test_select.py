@@ -484,9 +484,6 @@ def test_an_arm_whose_signal_nobody_could_read_drops_out_alone(made: Made, tmp_p
     assert {arm: item.digest for arm, item in after.items()} == {arm: item.digest for arm, item in before.items()}
     assert select_measurable(replace(made.job, selection=budget(made, arms, n=N)))[1] == {}
 
-    required = job.selection.model_copy(update={"required": ("verbalized_confidence",)})
-    with pytest.raises(RunFailedError, match=r"arm verbalized_confidence .*selection.required names it"):
-        select_measurable(replace(job, selection=required))
     reference = budget(made, ("naive",), threshold=0.5, reference="verbalized_confidence")
     with pytest.raises(RunFailedError, match=r"selection.budget.reference names it"):
         select_measurable(replace(job, selection=reference))
