@@ -74,9 +74,23 @@ class FitTrust(Stage):
 
     def run(self, task: Task) -> Done:
         """Fit the trust function, or end the chain."""
-        num_rows = io.count(self.labels)
+        from train.probes import ClosedLabels
+        from train.trust import fit_here
+
+        num_rows, options = io.count(self.labels), self.trust.options.get(self.function, {})
+        given = (self.labels, self.grades, self.trust)
+        how: Json = {"seed": self.seed, "output": task.directory}
         try:
-            ref = self._fit(task)
+            if self.fit_by is None:
+                ref = fit_here(load_code(self.made_by), *given, **how, options=options)
+            else:
+                fit_net, further = load_code(self.fit_by), {**how, **options}
+                if self.closed is not None:
+                    further["closed"] = ClosedLabels(tuple(self.closed.names), self.closed.examples)
+                check_options("trust.options", fit_net, *given, **further)
+                notes = task.directory.with_name(f"{task.directory.name}.progress")
+                with task.progress() as update, course.followed(notes, update), training(task, self.trust):
+                    ref = fit_net(*given, **further)
         except DegenerateSourceError as error:
             if self.teacher is None:
                 raise
@@ -87,24 +101,6 @@ class FitTrust(Stage):
         if (choice := fit["choice"]) is not None:
             task.say(choice["reason"])
         return Done(outputs=self.Made(trust=ref, fit=fit), rows=num_rows)
-
-    def _fit(self, task: Task) -> TrustRef:
-        from train.probes import ClosedLabels
-        from train.trust import fit_here
-
-        options = self.trust.options.get(self.function, {})
-        given = (self.labels, self.grades, self.trust)
-        how: Json = {"seed": self.seed, "output": task.directory}
-        if self.fit_by is None:
-            return fit_here(load_code(self.made_by), *given, **how, options=options)
-        fit_net, further = load_code(self.fit_by), {**how, **options}
-        if self.closed is not None:
-            further["closed"] = ClosedLabels(tuple(self.closed.names), self.closed.examples)
-        check_options("trust.options", fit_net, *given, **further)
-        notes = task.directory.with_name(f"{task.directory.name}.progress")
-        with task.progress() as update, course.followed(notes, update), training(task, self.trust):
-            found: TrustRef = fit_net(*given, **further)
-        return found
 
 
 def find_closed_classes(domain: DomainConfig, states: Sequence[str], examples: Table) -> LabelledClasses | None:

@@ -125,7 +125,9 @@ class PoolScores:
             score_B = function.score(batch) if trust else function.raw_score(batch)
             if self.seen is not None:
                 is_last_B = is_unseen(batch.column("label"), self.seen) & ~np.isnan(score_B)
-                score_B = np.where(is_last_B, 0 if trust else move_behind(score_B), score_B).astype(score_B.dtype)
+                # in the same order, below all other scores
+                behind_B = 0 if trust else LAST * (1.5 - np.arctan(score_B.astype(np.float64)) / np.pi)
+                score_B = np.where(is_last_B, behind_B, score_B).astype(score_B.dtype)
             never_B = np.zeros(len(ids_B), dtype=np.bool_)
             if self.parsed:
                 never_B |= ~batch.column("is parsed").to_numpy(zero_copy_only=False)
@@ -262,11 +264,6 @@ class PoolScores:
     def num_trusted(self, threshold: float) -> int:
         """Return the number of rows that may be selected and have at least this trust."""
         return sum(self.mapped(partial(_count_at_least, threshold), trust=True))
-
-
-def move_behind(score_N: Scores) -> Scores:
-    """Return the scores moved below all other scores, in the same order."""
-    return np.asarray(LAST * (1.5 - np.arctan(score_N.astype(np.float64)) / np.pi)).astype(np.float32)
 
 
 def _collect_scores(batches: Iterable[Batch]) -> Scores:
