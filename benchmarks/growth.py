@@ -212,7 +212,7 @@ def report(folder: Path, num_rows: int) -> None:
             }
             for arm in ARMS
         },
-        repeats={"num_pool": num_rows, "num_rows": 0, "num_questions": 0, "most": 0, "example": None},
+        repeats={"num_pool": num_rows, "num_rows": 0, "num_questions": 0},
         budget={
             "n": num_rows // KEPT,
             "rule": "n",

@@ -332,7 +332,7 @@ def make_run(
                 tests={name: [evaluation(name, accuracy)] for name, accuracy in accuracies.items()},
                 label_counts={"source": {**counts, "rows": NUM_SOURCE}, "pool": counts},
                 unread={},
-                repeats={"num_pool": 200, "num_rows": 0, "num_questions": 0, "most": 0, "example": None},
+                repeats={"num_pool": 200, "num_rows": 0, "num_questions": 0},
                 too_long={
                     "pool": {
                         "table": {},
