@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from safetensors import SafetensorError
 
 from curation.arms import TRUST, Column, Draw, Signal
 from curation.errors import ModelError
@@ -58,6 +57,7 @@ def load_fitted(ref: TrustRef) -> "StateTrust":
         ModelError: the directory lacks a file, changed since it was pinned, or holds something else.
     """
     import safetensors.torch
+    from safetensors import SafetensorError
 
     from curation.trust import saved
 
