@@ -236,13 +236,9 @@ class PoolScores:
         ids_N, raw_N = _stack_batches(self.mapped(_stack_batches))
         return Candidates(row_ids_N=ids_N, raw_score_N=raw_N)
 
-    def raw(self) -> Scores:
-        """Return the raw scores of all rows, in the order of :meth:`trust_of_all`, float32 [N]."""
-        return np.concatenate([*self.mapped(_collect_scores)])
-
     def trust_of_all(self) -> Scores:
-        """Return the trust of all rows, float32 [N]."""
-        return np.concatenate([*self.mapped(_collect_scores, trust=True)])
+        """Return the trust of all rows, in the order of :meth:`candidates`, float32 [N]."""
+        return np.concatenate([scores for _, scores in self.mapped(_stack_batches, trust=True)])
 
     def ordered(self, floor: float | None = None) -> Streamed:
         """Return the raw scores, from a ``floor`` on, as order statistics: one pass now, and one per query."""
@@ -264,10 +260,6 @@ class PoolScores:
     def num_trusted(self, threshold: float) -> int:
         """Return the number of rows that may be selected and have at least this trust."""
         return sum(self.mapped(partial(_count_at_least, threshold), trust=True))
-
-
-def _collect_scores(batches: Iterable[Batch]) -> Scores:
-    return np.concatenate([np.zeros(0, dtype=np.float32), *(score_B for _, score_B in batches)])
 
 
 def _count_at_least(threshold: float, batches: Iterable[Batch]) -> int:
