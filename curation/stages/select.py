@@ -278,10 +278,7 @@ def iter_rows(job: SelectJob, name: str, row_ids: Iterable[Int64s]) -> Iterator[
         values |= {"rank": np.arange(rank, rank + len(examples)), "trust": trust_M}
         values["prompt"] = [domain.prompt(example) for example in examples]
         if gold is not None:
-            taught = gold.taught(weak["row_id"].to_numpy(), examples, domain)
-            values["completion"] = [right.completion for right in taught]
-            values["label"] = [right.label for right in taught]
-            values["completion_source"] = [right.source for right in taught]
+            values |= gold.taught(weak["row_id"].to_numpy(), examples, domain)
         columns = [(values[field.name], field.type) for field in schemas.SELECTION]
         arrays = [column if isinstance(column, pa.ChunkedArray) else pa.array(column, of) for column, of in columns]
         yield pa.table(arrays, schemas.SELECTION)
