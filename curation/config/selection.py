@@ -12,20 +12,6 @@ from curation.registry import BUDGETS, Budget
 
 GOLD_ARMS = (REFERENCE_GOLD, "ground_truth")
 """Arms added to the default arms in a run with an audit set."""
-COLUMNS = (
-    "row_id",
-    "arm",
-    "rank",
-    "trust",
-    "prompt",
-    "completion",
-    "label",
-    "label_source",
-    "completion_source",
-    "teacher",
-    "generation",
-)
-"""Columns of every selection (``tables.schemas.SELECTION``)."""
 CUTS = ("risk", "threshold")
 """Budgets that take all rows above a cut, so that classes cannot have places of their own."""
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from curation.config.inputs import COMMA
-from curation.config.selection import COLUMNS
 from curation.extras.init.table import TableFiles, is_id
 from curation.extras.init.task import DetectedTask
 from curation.json_types import Json
 from curation.label_columns import make_given_column
+from curation.tables.schemas import SELECTION
 
 FEW_ROWS, MOST_ROWS = 0.4, 2_000
 """Share, and maximum number, of a single file's labelled rows on which trust is fitted."""
@@ -41,7 +41,7 @@ def draft_config(task: DetectedTask, config: Path, model: str, *, guessed_model:
         deal = f", fraction: {FEW_ROWS}" if few else f", rows: {MOST_ROWS}"
     audit = "\n  audit: true    # the pool's right answers are known: they measure what is selected"
     columns = (task.unlabelled or task.labelled).columns
-    ids = [name for name in columns if is_id(name) and name not in COLUMNS]  # they tell the pool's rows apart
+    ids = [name for name in columns if is_id(name) and name not in SELECTION.names]  # they tell the pool's rows apart
     beside = f"\n# selected rows with your ids: curate export RUN_DIR -o DIR --columns {','.join(ids)}" if ids else ""
     arms = ["internal_confidence"] if task.given is None else [*map(make_given_column, task.given.confidence)]
     head_lines, source_lines = "\n".join(head), "\n".join(sources)
