@@ -79,9 +79,8 @@ def preview(
             domain = get_domain(config.domain_of(name))
             looked = found[name] = _look_at_rows(rows, items, domain, name, size)
             if name == POOL and config.splits.audit:  # read as a split that needs gold labels
-                labelled = make_example_table(domain, "test", list(range(len(rows))), [row.raw for row in rows])
-                looked.gold = len(rows) - labelled["gold"].null_count
                 refused = _look_at_rows(rows, items, domain, "test", size)
+                looked.gold = len(rows) - refused.errors.total()
                 if of_gold := [kind for kind in refused.first if kind not in {"no_gold", *looked.errors}]:
                     looked.no_gold = f"{refused.first[of_gold[0]]}; it "
     return found
