@@ -225,17 +225,6 @@ def make_grades_schema(of: pa.Schema) -> pa.Schema:
     return GRADES.append(CLUSTER) if CLUSTER.name in of.names else GRADES
 
 
-SCORED = pa.schema(
-    [
-        ROW_ID,
-        pa.field("correct", pa.bool_(), nullable=False),
-        pa.field("parsed", pa.bool_(), nullable=False),
-        pa.field("raw", pa.float32()),  # by which rows are ranked; null where the function has nothing to read
-        pa.field("trust", pa.float32()),
-    ]
-)
-"""Graded rows with the scores of one trust function, ascending by row id."""
-
 TOO_LONG = pa.schema(
     [
         ROW_ID,

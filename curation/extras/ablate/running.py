@@ -22,7 +22,6 @@ from curation.redaction import redact_value
 from curation.rundir.graph import Out, Stage, order_stages, resolve_outputs
 from curation.rundir.merging import Merged
 from curation.selection.budget import check_pool
-from curation.stages.score import ScoreGraded
 from curation.storage.paths import Place
 from curation.telemetry.console import say
 
@@ -30,8 +29,8 @@ from curation.telemetry.console import say
 class AblationStages(NamedTuple):
     """The outputs of an ablation's stages with one seed."""
 
-    scored: dict[str, dict[str, Out]]
-    """Scored rows (``schemas.SCORED``) by variant and set."""
+    rows: dict[str, dict[str, Json]]
+    """Labels and grades by variant and set, with the function that scores them."""
     fits: dict[str, Out]
     """Fitted trust functions by variant, for variants whose function is fitted."""
     tests: dict[str, dict[str, list[Out]]]
@@ -107,18 +106,16 @@ def _describe_seed(ablation: Ablation, variants: Sequence[Variant], files: Files
         generation = describe(variant.config, files).first
         record, name = generation.record, variant.name
         fitted = variant.function == REFERENCE_ARM
-        found.scored[name] = {}
+        found.rows[name] = {}
         for rows in ablation.config.sets:
             split = rows if rows == POOL else f"probe-{rows}"
-            stage = ScoreGraded(
-                name=f"gen-0/scored-{rows}",
-                labels=generation.answers[split],
-                grades=record["grades"][split],
-                function=variant.function,
-                trust=record["trust"] if fitted else None,
-                seed=variant.config.seed,
-            )
-            found.scored[name][rows] = merged.stage(stage).out("scored")
+            found.rows[name][rows] = {
+                "labels": merged.out(generation.answers[split]),
+                "grades": merged.out(record["grades"][split]),
+                "trust": merged.out(record["trust"]) if fitted else None,
+                "function": variant.function,
+                "seed": variant.config.seed,
+            }
         if fitted:
             found.fits[name] = merged.out(record["trust"])
         if ablation.config.students:
