@@ -24,7 +24,7 @@ _OWN = """
     curate review result runs/my-run --alpha 0.1 | curate review result RUN_DIR
     curate clean OUT | curate clean RUN_DIR | curate doctor CONFIG | curate doctor [CONFIG] | curate doctor
     curate export-trust RUN_DIR -o DIR | curate export-trust runs/my-run -o trust
-    curate export RUN_DIR -o DIR | curate export runs/my-run --format hf -o rows
+    curate export RUN_DIR -o DIR | curate export runs/my-run -o rows
     curate filter PACKAGE POOL -o OUT --keep 0.1
     curate filter packages/chess pool/ -o filtered --keep 50000
     curate filter packages/chess pool/ -o filtered --threshold 0.9 | curate filter filter.yaml
@@ -54,7 +54,7 @@ _PAGE = """
     curate status examples/own_data/own.yaml | curate review draw runs/own --num 200
     curate review export runs/own label-studio tasks.json
     curate inspect runs/own gen-0/label-pool --columns row_id,completion,label --rows 5
-    curate export-trust runs/own -o trust
+    curate export runs/own -o rows | curate export-trust runs/own -o trust
     curate filter trust examples/own_data/unlabelled.csv -o filtered --keep 0.1
 """
 CLASSIFIER = "test_classifier_page.py::test_the_first_commands_of_the_page_lead_to_a_report_a_selection_and_a_filter"
@@ -136,7 +136,7 @@ OFFLINE: dict[str, str] = {
     **dict.fromkeys(_listed("curate run runs/other"), COPIED),
     "curate export-student runs/my-run --student large -o large": SEVERAL,
     "curate tune CONFIG": "test_search_run.py::test_a_search_whose_driver_is_killed_ends_with_the_same_leaderboard",
-    "python plain_trl.py runs/my-run/gen-0/select-.../trust.parquet Qwen/Qwen3-1.7B-Base -o student": (
+    "python plain_trl.py rows Qwen/Qwen3-1.7B-Base -o student": (
         "test_plain_trl.py::test_a_selection_trains_by_plain_trl"
     ),
     'curl -H "Authorization: Bearer $CURATION_TOKEN" -d \'[{"problem": "What is 2 + 3?"}]\' http://localhost:8000/': (

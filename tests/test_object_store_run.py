@@ -109,9 +109,8 @@ class Driver:
         return lance.dataset(uri, version=version).to_table(columns=["row_id"])["row_id"].to_pylist()
 
     def selected(self, arm: str) -> list[dict]:
-        export = Manifest.load(self.place).stages["gen-0/select"].outputs["arms"][arm]
-        assert to_place(export["parquet"]).is_file()
-        return [json.loads(line) for line in to_place(export["jsonl"]).read_text().splitlines()]
+        table = Manifest.load(self.place).stages["gen-0/select"].outputs["arms"][arm]["table"]
+        return lance.dataset(table["uri"], version=table["version"]).to_table().to_pylist()
 
 
 def curate(*arguments: str) -> str:

@@ -78,7 +78,7 @@ def fit_trust(
     task = {"kind": kind, "rows": [ray.put(tuple(rows))], "origin": origin, "seed": seed, "output": str(output)}
     name = f"trust-{fingerprint([kind, origin])}"
     launch(_fit_in_worker, task, config, name=name, output=output, update=update, unit="steps")
-    return saved.pin(output, TrustRef)
+    return saved.pin(output)
 
 
 def _fit_in_worker(task: Json, notes: Notes | None) -> None:

@@ -33,21 +33,23 @@ def _export(
 
 @click.command("export")
 @RUN_DIR
-@click.option("--format", "form", type=click.Choice(["hf"]), default="hf", show_default=True, help="Hugging Face.")
+@click.option("--format", "form", type=click.Choice(["parquet", "jsonl"]), default="parquet", show_default=True)
+@click.option("--columns", metavar="A,B", help="Columns of the pool's files to add, such as your ids.")
 @click.option("--arm", metavar="ARM", help="The arm that selected the rows (default: trust, or the only one).")
 @GENERATION
 @OUTPUT
 @click.option("--push", metavar="REPO", help="Also upload it to this dataset repository (made private if new).")
 @click.option("--force", is_flag=True, help="Replace an earlier export in DIR.")
-def export_rows(run_dir: str, output: str, form: str, **asked: Any) -> None:
+def export_rows(run_dir: str, output: str, columns: str | None, **asked: Any) -> None:
     """Write the selected rows of the run in RUN_DIR as a data set: a folder that `datasets.load_dataset` reads.
 
-    It holds Parquet files, a card (README.md) with the run's numbers, and rows.json.
+    It holds Parquet or JSONL files, a card (README.md) with the run's numbers, and rows.json.
     """
     from curation.commands.export.hub import export_rows
 
-    named = {"format": form, **{name: asked[name] for name in ("arm", "generation", "push")}}
-    _export("export", export_rows, run_dir, output, named, **asked)
+    named = {"format": asked["form"], "columns": columns, **{key: asked[key] for key in ("arm", "generation", "push")}}
+    names = [] if columns is None else [name.strip() for name in columns.split(",")]
+    _export("export", export_rows, run_dir, output, named, columns=names, **asked)
 
 
 @click.command("export-student")

@@ -37,7 +37,7 @@ from curation.sources import compute_split_sizes, describe_left_out, discover
 from curation.stages.asking import AskModel
 from curation.stages.fit import check_search
 from curation.stages.prepare import check_columns
-from curation.stages.preview import check_preview, find_possible_groups, iter_group_warnings, look, preview
+from curation.stages.preview import check_preview, find_possible_groups, iter_group_warnings, preview
 from curation.stages.training import Training
 from curation.storage.paths import require_reachable
 from curation.telemetry.console import say
@@ -271,7 +271,6 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
         )
     seen = preview(config, files, taken)
     yield from (CheckedLine("rows", line) for line in check_preview(seen, config))
-    yield from (CheckedLine("rows", line) for line in look(config, files, taken))
     yield from (CheckedLine("setting", line) for line in check_settings(config, files, num_pool))
     if config.trust.search or config.tune != TuneConfig():
         check_search(config, num_pool)

@@ -93,13 +93,13 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
 def _collect_prepared(chain: Chain, known: Known) -> tuple[Json, Json]:
     """Return the counts of every table by name, and the overlap of splits, over all deals."""
     counts: Json = {}
-    overlap: Json = {"pairs": [], "dropped": {}, "repeats": {}, "uncompared": {}}
+    overlap: Json = {"pairs": [], "dropped": {}, "uncompared": {}}
     for stage in chain.preparing:
         made = known[stage.name]
         assert isinstance(made, Mapping), "a prepare stage needs nothing that could be missing"
         counts |= made["counts"]
         overlap["pairs"] += made["overlap"]["pairs"]
-        for part in ("dropped", "repeats", "uncompared"):
+        for part in ("dropped", "uncompared"):
             overlap[part] |= made["overlap"][part]
     return counts, overlap
 

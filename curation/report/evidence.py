@@ -118,8 +118,6 @@ class KnownEvidence:
     """Whether a division of the rows left out more trusted ones, so that validation's top does not represent them."""
     repeats: JsonView | None = None
     """``num_rows`` and ``num_questions`` of the labelled rows, or ``None`` if the fit did not record them."""
-    selected_repeats: JsonView | None = None
-    """The same of the selected rows."""
     near: NearCopies | None = None
     """Near-copies among the selected rows, or ``None`` if questions were not compared."""
     groups: tuple[PossibleGroups, ...] = ()

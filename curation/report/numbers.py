@@ -64,7 +64,7 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
     mine_N = io.find_offsets(record.labels["pool"], every_N) >= 0
     difficulty, of_test = (every_N[mine_N], values_N[mine_N]), read_difficulties(run.prepared.get("test"), run.domain)
     lines, means = measure_regimes(rows)
-    num_candidates = _count_candidates(run, record, num_pool)
+    num_candidates = _count_candidates(record, num_pool)
     foreseen = {} if pool is not None else foresee_purities(rows, num_candidates)
     chosen = {arm: _collect_selected(rows, arm, foreseen.get(arm)) for arm in selected}
     students = collect_students(run, record, chosen, selected)
@@ -115,7 +115,6 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "accuracy_by_difficulty": compute_accuracy_bins(tests, of_test),
         "risk_curves": compute_risk_curves(run, record, rows.judged, pool, num_pool=num_pool, share=rows.share),
         "judging": collect_judging(record, alone=read_domain(run.config).judge is not None),
-        "projection": None if record.projection is None else dict(record.projection),
         "features": collect_feature_numbers(record.features),
     }
     result: Json = make_finite(numbers)
@@ -198,13 +197,11 @@ def _collect_selected(rows: MeasuredRows, arm: str, foreseen: Estimate | None) -
     }
 
 
-def _count_candidates(run: RunInputs, record: GenerationRecord, num_pool: int) -> int:
-    """Return how many of the pool's labelled rows may be selected: one per question, unless repeats are allowed."""
+def _count_candidates(record: GenerationRecord, num_pool: int) -> int:
+    """Return how many of the pool's labelled rows may be selected: one per question."""
     counts = record.repeats
     num_again = counts["num_rows"] - counts["num_questions"]
-    if not num_again or run.config["selection"].get("repeats") == "all":
-        return num_pool
-    return num_pool - int(num_again * num_pool / counts["num_pool"])
+    return num_pool - int(num_again * num_pool / counts["num_pool"]) if num_again else num_pool
 
 
 def collect_judging(record: GenerationRecord, *, alone: bool) -> Json | None:

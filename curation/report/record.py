@@ -96,8 +96,6 @@ class GenerationRecord:
     """Grades of the test split by ``evaluation.decoding``, one table per run, by arm, ``base`` and ``teacher``."""
     label_counts: Mapping[str, JsonView]
     """Counts by split: ``rows`` in the labels table, ``unparsed``, ``truncated``, and ``errors`` by kind."""
-    projection: JsonView | None
-    """``size`` and ``variance_kept`` of the states' projection and ``num_rows`` of its fit, or ``None`` without one."""
     asked: Mapping[str, int]
     """Number of labels that the judge graded, by split and ``test-<model>`` (the first of several runs)."""
     unread: Mapping[str, int]
@@ -116,10 +114,8 @@ class GenerationRecord:
     """``curation.domains.unseen_labels.UnseenLabels`` as JSON, or ``None`` without such labels or with open ones."""
     dropped: Mapping[str, str] = field(default_factory=dict)
     """Arms that dropped out because they could not be measured, with the reason in words."""
-    kept: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Files of the selected rows with the user's columns (``curation.stages.selected``), by arm."""
     preferences: Mapping[str, JsonView] = field(default_factory=dict)
-    """``curation.stages.selected.RowFiles`` as JSON, by arm; empty if the pool's rows are no pairs."""
+    """``curation.stages.selected.WrittenRows`` as JSON, by arm; empty if the pool's rows are no pairs."""
     further_tests: Mapping[str, Mapping[str, Sequence[TableRef]]] = field(default_factory=dict)
     """Further ``tests``, by decoding of ``evaluation.also``."""
     features: Mapping[str, JsonView] = field(default_factory=dict)

@@ -118,7 +118,6 @@ def collect_evidence(
             repeats=None
             if fit.get("num_repeats") is None
             else {"num_rows": fit["num_fit"] + fit["num_repeats"], "num_questions": fit["num_fit"]},
-            selected_repeats={name: record.formats[arm][name] for name in ("num_rows", "num_questions")},
             groups=tuple(run.groups),
             near=near,
             cluster_M=cluster_M,

@@ -73,9 +73,15 @@ class FitTrust(Stage):
 
     def run(self, task: Task) -> Done:
         """Fit the trust function, or end the chain."""
+        from train.probes import ClosedLabels
+        from train.trust import fit_trust
+
         num_rows = io.count(self.labels)
+        closed = None if self.closed is None else ClosedLabels(tuple(self.closed.names), self.closed.examples)
+        how: Json = {"seed": self.seed, "output": task.directory, "closed": closed}
         try:
-            ref = self._fit(task)
+            with task.progress() as update, training(task, self.trust):
+                ref = fit_trust(self.function, self.labels, self.grades, self.trust, update=update, **how)
         except DegenerateSourceError as error:
             if self.teacher is None:
                 raise
@@ -86,15 +92,6 @@ class FitTrust(Stage):
         if (choice := fit["choice"]) is not None:
             task.say(choice["reason"])
         return Done(outputs=self.Made(trust=ref, fit=fit), rows=num_rows)
-
-    def _fit(self, task: Task) -> TrustRef:
-        from train.probes import ClosedLabels
-        from train.trust import fit_trust
-
-        closed = None if self.closed is None else ClosedLabels(tuple(self.closed.names), self.closed.examples)
-        how: Json = {"seed": self.seed, "output": task.directory, "closed": closed}
-        with task.progress() as update, training(task, self.trust):
-            return fit_trust(self.function, self.labels, self.grades, self.trust, update=update, **how)
 
 
 def find_closed_classes(domain: DomainConfig, states: Sequence[str], examples: Table) -> LabelledClasses | None:
@@ -212,15 +209,14 @@ class Search(Stage):
 def check_search(config: RunConfig, num_pool: int) -> None:
     """Raise ``ConfigError`` if the search's space has a bad point, or its metric needs something that the run lacks."""
     stored, share = list_stored_states(config), get_search_share(config, num_pool)
-    space, _ = _make_search(config.tune, config.fitting, stored, share, config.selection.budget.risk)
+    space, _ = _make_search(config.tune, config.trust, stored, share, config.selection.budget.risk)
     if config.tune.search == "grid":
         next(space.grid())
 
 
 def list_stored_states(config: RunConfig) -> tuple[str, ...]:
     """Return the names of the states, and ``token_logprobs`` if a run has it, of the source split's labels."""
-    states = config.fitting.states if config.fitting.states == ("pca",) else config.teacher.states
-    return (*states, *([TOKEN_LOGPROBS] if config.teacher.token_logprobs else []))
+    return (*config.teacher.states, *([TOKEN_LOGPROBS] if config.teacher.token_logprobs else []))
 
 
 def get_search_share(config: RunConfig, num_pool: int) -> float | None:

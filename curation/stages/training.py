@@ -18,7 +18,6 @@ from curation.registry import METHODS, load_code
 from curation.rundir.graph import Done, In, InEach, Stage, setting
 from curation.rundir.hosts import Host
 from curation.rundir.run import Task
-from curation.stages.selected import write_rows
 from curation.storage.paths import Place
 from curation.tables import io, schemas
 
@@ -180,8 +179,8 @@ def write_adaptation_rows(
             continue
         row = {"generation": 0, "row_id": example["row_id"], "rank": rank, "label": example["gold"]}
         rows.append({**rendered, **lineage, **row})
-    table = write_rows([pa.Table.from_pylist(rows, schema=schemas.SELECTION)], directory / "adapt").table
-    return table, left_out
+    table = pa.Table.from_pylist(rows, schema=schemas.SELECTION)
+    return io.write(table, str(directory / "adapt.lance")), left_out
 
 
 class TrainStudent(Training):

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
@@ -417,15 +416,6 @@ def test_a_line_with_a_bend_makes_logits_those_of_a_probability() -> None:
     assert not fit_rising_line(shrunk_N[:400], correct_N[:400]).bends  # and too few for a bend
     turned = fit_rising_line(-shrunk_N, correct_N)
     np.testing.assert_array_equal(turned(shrunk_N), shrunk_N)  # none that falls
-
-
-def test_a_fit_with_one_bend_of_an_earlier_version_stays() -> None:
-    rows, _ = drawn(300, seed=0)
-    trust = fit(rows)
-    weights = {name: of for name, of in trust.weights.items() if name != "bent"}
-    weights["bent_4"] = torch.tensor([0.1, 1.2, 0.3, 0.4], dtype=torch.float64)  # intercept, slope, bend, knee
-    again = StackedTrust.made(weights, trust.description())
-    assert again.combination.calibrator == PiecewiseLinearCalibrator(0.1, 1.2, (0.3,), (0.4,))
 
 
 def test_lines_with_other_knees_are_averaged_by_their_likelihood() -> None:

@@ -139,12 +139,6 @@ def find_fit(run: Place, trust: str | None, generation: int | None) -> Fit:
     fit = Fit(
         config=config, manifest=manifest, name=name, generation=generation, record=record, labelling=made["labels"]
     )
-    if fit.settings.states == ("pca",):
-        raise ExportError(
-            f"{run}: with teacher.store_states {config.teacher.store_states!r} the trust function reads a projection "
-            "that was made of the stored states, not the states themselves; export from a run with store_states: true "
-            "or false (trust.pca keeps as many components within the function)"
-        )
     return fit
 
 

@@ -120,7 +120,8 @@ def test_report_numbers_and_tables_are_those_of_the_run(run: Path) -> None:
     assert len(found.labels()) == NUM and found.labels().to_arrow().equals(labels.drop_columns([STATE]))
     assert found.labels().to_arrow(columns=["row_id", STATE]).equals(labels.select(["row_id", STATE]))
     selected = found.selected("trust").to_arrow()
-    assert selected.equals(pq.read_table(recorded(run)["gen-0/select"]["outputs"]["arms"]["trust"]["parquet"]))
+    table = recorded(run)["gen-0/select"]["outputs"]["arms"]["trust"]["table"]
+    assert selected.equals(lance.dataset(table["uri"], version=table["version"]).to_table())
     assert selected["rank"].to_pylist() == list(range(SELECTED))
     assert found.grades().to_arrow()["correct"].to_pylist().count(True) == found.grades().dataset.count_rows("correct")
     assert len(found.rows()) == NUM and found.rows().columns[:2] == ["row_id", "problem"]
@@ -220,7 +221,7 @@ def test_the_data_set_loads_with_the_rows_and_the_numbers_of_the_run(run: Path, 
     from huggingface_hub import DatasetCard
 
     out = tmp_path / "out"
-    assert "10 rows of the arm trust in 1 Parquet file, with README.md" in curate(run, "--format", "hf", "-o", out)
+    assert "10 rows of the arm trust in 1 Parquet file, with README.md" in curate(run, "--format", "parquet", "-o", out)
     loaded = load_dataset(str(out), cache_dir=str(tmp_path / "cache"))
     rows = curation.open(run).selected("trust").to_arrow().to_pylist()
     assert [*loaded] == ["train"] and loaded["train"].to_list() == rows

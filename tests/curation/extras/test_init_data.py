@@ -81,8 +81,8 @@ def test_texts_with_classes_in_two_files() -> None:
     config = load_config("curation.yaml")
     assert config.domain.options == {"text": "text", "label": "label", "classes": sorted(CLASSES)}
     assert config.sources["labelled"].path.endswith("/labelled.csv") and not config.splits.audit
-    assert config.selection.keep == ("id",)
     text = Path("curation.yaml").read_text()
+    assert text.endswith("curate export RUN_DIR -o DIR --columns id\n")
     assert "# - the right answer is 'label'" in text and max(map(len, text.splitlines())) <= 120
     lines = valid()
     assert {"split source: 60 rows", "split pool: 50 rows"} <= set(lines)
@@ -97,7 +97,7 @@ def test_sums_in_files_of_other_kinds() -> None:
     renamed = [{"task": row["problem"], "gold": row["answer"]} for row in SUMS]
     init(write("a.csv", renamed), "-o", "a.yaml")
     assert load_config("a.yaml").domain.options == {"problem": "task", "answer": "gold"}
-    assert not load_config("a.yaml").selection.keep
+    assert "--columns" not in Path("a.yaml").read_text()
 
 
 def test_one_labelled_file_is_split_and_its_pool_is_audited(puzzles: list[Row]) -> None:

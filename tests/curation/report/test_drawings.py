@@ -244,15 +244,6 @@ def test_the_judges_share_of_what_it_was_asked(run: RunRecord, report: dict) -> 
 
 
 @pytest.mark.long
-def test_the_variance_that_a_projection_keeps_is_told(run: RunRecord, report: dict) -> None:
-    assert report["projection"] is None and "principal components" not in render(report)
-    told = {"size": 64, "variance_kept": 0.987, "num_rows": 12_345}
-    found = collect(variant(run, projection=told))
-    assert found["projection"] == told
-    assert "64 principal components" in (text := render(found)) and "98.7\u00a0%" in text and "12,345" in text
-
-
-@pytest.mark.long
 def test_the_new_figures_are_the_same_for_the_same_numbers(run: RunRecord) -> None:
     report = json.loads(json.dumps(collect(with_risk(run, RISK))))
     curves, bins = report["risk_curves"], report["accuracy_by_difficulty"]

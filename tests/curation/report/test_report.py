@@ -78,7 +78,6 @@ WEAK_FORMAT = {
     "format_note": None,
     "median_characters": 80.0,
     "num_rows": 60,
-    "num_questions": 60,
 }
 FORMATS = {"ground_truth": WEAK_FORMAT | {"completion_source": "sample", "format_note": "3 of 9 rows have no rollout"}}
 
@@ -265,7 +264,7 @@ def make_run(
             "source": {"rows": NUM_SOURCE, "errors": {}},
             "pool": {"rows": NUM_POOL, "errors": {"bad_fen": 2}},
         },
-        overlap={"pairs": [], "dropped": {}, "repeats": {"pool": 3}, "uncompared": {"pool": {}}},
+        overlap={"pairs": [], "dropped": {}, "uncompared": {"pool": {}}},
         stages=[
             StageSummary(
                 name="label pool", seconds=90.0, rows=400, rows_per_second=4.4, started="2026-01-01T00:00:00+00:00"
@@ -323,7 +322,6 @@ def make_run(
                     "num_repeats": 20,
                     "choice": None,
                 },
-                projection=None,
                 asked={},
                 selections={
                     arm: selection(folder, arm, rows[:N], "gold" if arm == "ground_truth" else "weak")
@@ -334,7 +332,7 @@ def make_run(
                 tests={name: [evaluation(name, accuracy)] for name, accuracy in accuracies.items()},
                 label_counts={"source": {**counts, "rows": NUM_SOURCE}, "pool": counts},
                 unread={},
-                repeats={"num_pool": 200, "num_rows": 0, "num_questions": 0, "most": 0, "example": None},
+                repeats={"num_pool": 200, "num_rows": 0, "num_questions": 0},
                 too_long={
                     "pool": {
                         "table": {},
