@@ -105,7 +105,7 @@ class Crowd:
             while begun is not None:
                 await asyncio.sleep(self._seconds * random.uniform(0.0 if is_first else 0.9, 1.1))
                 rows, asked, is_first = self._written(begun.chunk.offsets), time.monotonic(), False
-                begun = await self._ask("finish", call, name, begun.chunk.name, rows, None, is_last=False)
+                begun = await self._ask("finish", call, name, begun.ticket, rows, None, is_last=False)
                 self._waits.append(time.monotonic() - asked)
 
     async def _beat(self, name: str) -> None:

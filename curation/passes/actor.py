@@ -4,8 +4,8 @@ A dataset of Ray Data maps its rows, which are calls for chunks of a pass, by th
 reports their names to the work queue (:mod:`curation.passes.work_queue`). They are no outputs of the call, since Ray
 replays a call that died without the outputs that it had delivered, whichever those were. A process serves pass after
 pass, and several at once if they use the same model. If a process dies, Ray restarts it and replays its calls without a
-limit; the work queue sets the limit, and tells the new process which rows are done and which row kills processes
-(:mod:`curation.passes.poison` finds it). A process whose model hangs, or does not start, ends itself.
+limit; the work queue sets the limit, and hands out what is left of the chunk in parts, to find the row that kills
+processes (:mod:`curation.passes.poison`). A process whose model hangs, or does not start, ends itself.
 """
 
 import faulthandler
@@ -71,17 +71,18 @@ class ModelActor:
             return
         with self._turns.together():
             begun: Begun | None = ray.get(self._queue.begin.remote(call, self._id, session.worker.slots))
-            while begun is not None and begun.search.is_whole:
-                begun = self._work_on(begun, call, session, is_alone=False)
+            while begun is not None and not begun.chunk.is_suspect:
+                begun = self._work_on(begun, call, session)
         if begun is not None:
             with self._turns.alone():
-                self._work_on(begun, call, session, is_alone=True)
+                while begun is not None:
+                    begun = self._work_on(begun, call, session, is_alone=True)
 
-    def _work_on(self, begun: Begun, call: Call, session: "_PassSession", *, is_alone: bool) -> Begun | None:
-        """Work on a chunk, and return the call's next one, or None if there is none or the call works alone."""
+    def _work_on(self, begun: Begun, call: Call, session: "_PassSession", *, is_alone: bool = False) -> Begun | None:
+        """Work on a chunk and return the call's next one, for a call that works alone only a suspect one."""
         seconds = time.monotonic()
         token = _call.set(call)
-        self._answered[call] = begun.num_written
+        self._answered[call] = 0
         try:
             with self._shares.measured() as share, self._watch.busy(session.this.actors.hang_seconds):
                 rows = _ChunkWork(session, call, begun, share, queue=self._queue, actor=self._id).done()
@@ -90,11 +91,8 @@ class ModelActor:
             del self._answered[call]
             _call.reset(token)
         slots, is_last = session.worker.slots, is_alone or self._turns.are_awaited
-        if rows is None:
-            following = self._queue.begin.remote(call, self._id, slots, is_last=is_last)
-        else:
-            following = self._queue.finish.remote(call, self._id, begun.chunk.name, rows, slots, is_last=is_last)
-        found: Begun | None = ray.get(following)
+        finishing = self._queue.finish.remote(call, self._id, begun.ticket, rows, slots, is_last=is_last)
+        found: Begun | None = ray.get(finishing)
         return found
 
     def _get_session(self, pass_id: str) -> "_PassSession | None":
@@ -178,35 +176,33 @@ class _ChunkWork:
     def __init__(
         self, session: "_PassSession", call: Call, begun: Begun, share: Callable[[], float], *, queue: Any, actor: Any
     ) -> None:
-        self._session, self._share, self._search = session, share, begun.search
+        self._session, self._share, self._chunk = session, share, begun.chunk
         self._queue, self._actor = queue, actor
-        self._about = call, actor, begun.chunk.name
+        self._about = call, actor, begun.ticket
         """The first arguments of the work queue's methods."""
         self._rows: list[Row] = session.examples.take(begun.chunk.offsets).to_pylist()
         self._place = {row["row_id"]: place for place, row in enumerate(self._rows)}
         self._parts: list[Any] = []
         self._seconds = 0.0
         """Call's share of the process's time that is reported already."""
-        asks_side_by_side = session.worker.slots is not None and begun.search.is_whole
+        asks_side_by_side = session.worker.slots is not None and not begun.chunk.is_suspect
         self._every = session.job.teacher.chunk_seconds if asks_side_by_side else math.inf
         self._last = time.monotonic()
 
     def done(self) -> bytes | None:
-        """Work on the chunk and return the last rows to report, or ``None`` if another call wrote rows of it."""
-        session, search = self._session, self._search
-        for piece in search.pieces():
-            if not search.is_whole:
-                ray.get(self._queue.keep.remote(*self._about, search))
-            for part in session.worker.stream([self._rows[place] for place in piece]):
-                if time.monotonic() - self._last > self._every and self._parts:  # the last part ends the chunk
-                    table = self._write_results({})
-                    places = [self._place[row_id] for row_id in _read_row_ids(table)]
-                    if not ray.get(self._queue.wrote.remote(*self._about, places, _serialise_table(table))):
-                        return None
-                self._parts.append(part)
-        if search.poison:
-            self._parts.append(session.worker.give_up([self._rows[place] for place in search.poison], POISON))
-        note: Json = {"deaths": search.num_deaths} if search.num_deaths else {}
+        """Work on the chunk and return the last rows to report, or ``None`` if it is another call's by now."""
+        session, chunk = self._session, self._chunk
+        if chunk.is_poison:
+            self._parts.append(session.worker.give_up(self._rows, POISON))
+            return _serialise_table(self._write_results({"deaths": chunk.deaths}))
+        for part in session.worker.stream(self._rows):
+            if time.monotonic() - self._last > self._every and self._parts:  # the last part ends the chunk
+                table = self._write_results({})
+                places = [self._place[row_id] for row_id in _read_row_ids(table)]
+                if not ray.get(self._queue.wrote.remote(*self._about, places, _serialise_table(table))):
+                    return None
+            self._parts.append(part)
+        note: Json = {"deaths": chunk.deaths} if chunk.deaths else {}
         if started := session.started():
             note["teacher"] = started
         return _serialise_table(self._write_results(note))

@@ -20,10 +20,9 @@ from curation.config import ActorsConfig
 from curation.errors import RunFailedError
 from curation.heavy import ray
 from curation.passes.actor import ModelActor
-from curation.passes.cutting import Cutter, OpenRows
+from curation.passes.cutting import Chunk, Cutter, OpenRows
 from curation.passes.job import Job
 from curation.passes.messages import Look, Pass, Taken
-from curation.passes.poison import Suspect
 from curation.passes.work_queue import WorkQueue
 from curation.telemetry.standing import Actors
 
@@ -98,7 +97,7 @@ class ModelDataset:
 
     @contextmanager
     def passing(
-        self, job: Job, versions: Mapping[str, str], rows: OpenRows, suspects: Sequence[Suspect] = ()
+        self, job: Job, versions: Mapping[str, str], rows: OpenRows, suspects: Sequence[Chunk] = ()
     ) -> Iterator[RunningPass]:
         """Let actors work on the rows of a pass within the context; ``suspects`` are those of an earlier driver."""
         this = Pass(id=f"pass-{uuid.uuid4().hex}", versions=versions, actors=job.teacher.actors)

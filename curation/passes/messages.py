@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from curation.config import ActorsConfig
 from curation.errors import RunFailedError
 from curation.passes.cutting import Chunk, Cutter, OpenRows
-from curation.passes.poison import PoisonSearch, Suspect
 from curation.telemetry.standing import Actors
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class Look:
     chunks_in_flight: int = 0
     actor_seconds: float = 0.0
     """Actors' time that the pass has used, in seconds; see :meth:`WorkQueue.look`."""
-    suspects: tuple[Suspect, ...] = ()
+    suspects: tuple[Chunk, ...] = ()
     unstarted: tuple[str, ...] = ()
     pause: str = ""
 
@@ -53,8 +52,8 @@ class Begun(NamedTuple):
     """A chunk that an actor begins."""
 
     chunk: Chunk
-    search: PoisonSearch
-    num_written: int = 0
+    ticket: int
+    """Number that the call's messages about the chunk carry, so that those of a process that is late are known."""
 
 
 class Taken(NamedTuple):
@@ -117,35 +116,26 @@ class Starts:
 
 
 @dataclass(eq=False)
-class QueuedChunk:
-    """A chunk that has no complete result yet."""
-
-    chunk: Chunk
-    search: PoisonSearch
-    written: set[int] = field(default_factory=set)
-    """Indices of the rows that calls wrote before finishing the chunk."""
-    version: int = 0
-    """Number of times that rows were written."""
-    calls: "set[OpenCall]" = field(default_factory=set)
-    """Calls that work on the chunk: more than one if an actor is silent."""
-
-
-@dataclass(eq=False)
 class OpenCall:
     """A call that has not ended."""
 
     call: Call
-    work: QueuedChunk | None = None
+    chunk: Chunk | None = None
     """Current chunk, or ``None`` while no actor works on one."""
-    version: int = 0
-    """Version of the chunk when the call began it or wrote last; if it differs, another call has written rows."""
+    ticket: int = 0
+    """Number of chunks begun."""
+    written: set[int] = field(default_factory=set)
+    """Indices of the chunk's rows that are written."""
     actor: "KnownActor | None" = None
     since: float | None = None
     """Time at which the call's first chunk was begun."""
     begun: float = 0.0
     answered: int = 0
-    is_replaced: bool = False
-    """Whether the chunk is queued again because the call's actor is silent."""
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its chunk was queued again, because its actor is silent."""
+        return self.since is not None and self.chunk is None
 
 
 @dataclass(eq=False)
@@ -157,7 +147,7 @@ class OpenPass:
     rows: OpenRows
     cutter: Cutter
     starts: Starts
-    waiting: deque[QueuedChunk] = field(default_factory=deque)
+    waiting: deque[Chunk] = field(default_factory=deque)
     calls: dict[int, OpenCall] = field(default_factory=dict)
     parts: list[bytes] = field(default_factory=list)
     """Written rows that the driver has not taken yet."""
@@ -174,7 +164,7 @@ class OpenPass:
     @property
     def is_at_work(self) -> bool:
         """Whether a call works on a chunk."""
-        return any(opened.work is not None for opened in self.calls.values())
+        return any(opened.chunk is not None for opened in self.calls.values())
 
 
 @dataclass(eq=False)
