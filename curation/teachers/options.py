@@ -19,18 +19,10 @@ import torch
 
 from curation.config import AskConfig
 from curation.config.states import LAST, find_layers, parse
-from curation.teachers.completions import (
-    AnsweredRow,
-    OfTokens,
-    join_chosen_tokens,
-    make_answered_batch,
-    make_paired_row,
-    rank_options,
-    subtract_baselines,
-)
+from curation.teachers.completions import AnsweredRow, OfTokens, make_answered_batch
 from curation.teachers.forward import Forward, ForwardPass, Prefix, iter_padded_batches
 from curation.teachers.logit_numbers import compute_float_numbers
-from curation.teachers.prompts import TokenisedRequest
+from curation.teachers.prompts import TokenisedRequest, make_scored_row
 from curation.teachers.trie import Trie
 
 MAX_LOGITS = 2**27
@@ -59,34 +51,9 @@ def score_options(
         feed = _iter_branches if prefix.has_room(width) and forward.takes_branches else _iter_paths
         for scorer, nodes in feed(forward, prefix, tries, config.batch_tokens):
             _take(logprobs, tries, scorer, nodes)
-    answers, fed = [], list[list[list[int]]]()  # fed: the tokens of each row's options by likelihood
-    for row, trie, values in zip(rows, tries, logprobs, strict=True):
-        options, num_tokens, by_token = row.options or [], len(row.prompt), trie.along(values)
-        scores = [sum(own) for own in by_token]
-        if row.request.in_pairs:
-            lengths = [len(tokens) for tokens in options]
-            answers.append(make_paired_row(row.request, scores, num_prompt_tokens=num_tokens, lengths=lengths))
-            fed.append([join_chosen_tokens(row.request, options, scores)])
-            continue
-        means = [sum(own) / len(own) for own in by_token]
-        chosen_by = subtract_baselines(means if normalise else scores, row.request.baselines)
-        order = rank_options(chosen_by, row.choice)
-        place = order[0]
-        fed.append([options[ranked] for ranked in order])
-        answers.append(
-            AnsweredRow(
-                row_id=row.request.row_id,
-                completion=(row.request.options or ())[place],
-                num_prompt_tokens=num_tokens,
-                num_output_tokens=len(by_token[place]),
-                truncated=False,
-                mean_logprob=means[place],
-                token_logprobs=by_token[place],
-                option_logprobs=scores,
-                option_scores=chosen_by,
-                given_option=row.choice,
-            )
-        )
+    scored = zip(rows, tries, logprobs, strict=True)
+    made = [make_scored_row(row, trie.along(values), normalise=normalise) for row, trie, values in scored]
+    answers, fed = [answer for answer, _ in made], [ranked for _, ranked in made]
     return make_answered_batch(answers, _compute_states(forward, prefix, fed, config, hidden_B1D[:, 0]), config)
 
 
