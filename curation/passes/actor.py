@@ -15,10 +15,9 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -50,7 +49,6 @@ class ModelActor:
         self._entering = threading.Lock()
         self._turns = _Turns()
         self._watch = _Watch()
-        self._shares = Shares()
         self._answered: dict[Call, int] = {}
         """Number of rows done of each open call's chunk."""
         ray.get(queue.start.remote(self._id, context.get_node_id(), os.getpid()))
@@ -84,8 +82,8 @@ class ModelActor:
         token = _call.set(call)
         self._answered[call] = 0
         try:
-            with self._shares.measured() as share, self._watch.busy(session.this.actors.hang_seconds):
-                rows = _ChunkWork(session, call, begun, share, queue=self._queue, actor=self._id).done()
+            with self._watch.busy(session.this.actors.hang_seconds):
+                rows = _ChunkWork(session, call, begun, queue=self._queue, actor=self._id).done()
                 session.job.telemetry.observe(metrics.CHUNK_SECONDS, time.monotonic() - seconds)
         finally:
             del self._answered[call]
@@ -173,18 +171,13 @@ class _PassSession:
 class _ChunkWork:
     """The work of a call on a chunk; finished rows are reported at intervals, so that no long answer delays them."""
 
-    def __init__(
-        self, session: "_PassSession", call: Call, begun: Begun, share: Callable[[], float], *, queue: Any, actor: Any
-    ) -> None:
-        self._session, self._share, self._chunk = session, share, begun.chunk
-        self._queue, self._actor = queue, actor
+    def __init__(self, session: "_PassSession", call: Call, begun: Begun, *, queue: Any, actor: str) -> None:
+        self._session, self._chunk, self._queue = session, begun.chunk, queue
         self._about = call, actor, begun.ticket
         """The first arguments of the work queue's methods."""
         self._rows: list[Row] = session.examples.take(begun.chunk.offsets).to_pylist()
         self._place = {row["row_id"]: place for place, row in enumerate(self._rows)}
         self._parts: list[Any] = []
-        self._seconds = 0.0
-        """Call's share of the process's time that is reported already."""
         asks_side_by_side = session.worker.slots is not None and not begun.chunk.is_suspect
         self._every = session.job.teacher.chunk_seconds if asks_side_by_side else math.inf
         self._last = time.monotonic()
@@ -208,51 +201,18 @@ class _ChunkWork:
         return _serialise_table(self._write_results(note))
 
     def _write_results(self, note: Json) -> pa.Table:
-        worker, seconds = self._session.worker, self._share()
+        worker = self._session.worker
         table = worker.write(self._parts, note) if self._parts else commits.WRITTEN.empty_table()
-        spent: Json = {"seconds": round(seconds - self._seconds, 6), "actor": self._actor}
-        if worker.slots is not None:
-            spent["slots"] = worker.slots
-        if worker.meter is not None:
-            spent["tokens"] = list(astuple(worker.meter.take()))
-        self._parts, self._seconds, self._last = [], seconds, time.monotonic()
+        tokens = (0, 0) if worker.meter is None else worker.meter.take()
+        self._parts, self._last = [], time.monotonic()
         self._session.job.telemetry.add(metrics.ROWS_LABELLED, len(_read_row_ids(table)))
-        return commits.with_note(table, spent=spent)
+        return commits.with_note(table, slots=worker.slots, tokens=tokens)
 
 
 def _read_row_ids(written: pa.Table) -> list[int]:
     """Return the ids of the written rows, which are equal for all tables in ``written``."""
     ids: list[int] = np.frombuffer(written["row_ids"][0].as_py() if len(written) else b"", dtype=np.int64).tolist()
     return ids
-
-
-class Shares:
-    """A clock of each call's share of the process's time without a model's start; concurrent calls share equally."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._num_calls = 0
-        self._share = 0.0
-        """Share of a call that has worked since the start."""
-        self._at = time.monotonic()
-
-    @contextmanager
-    def measured(self) -> Iterator[Callable[[], float]]:
-        """Measure a call that works within the context; yield a function that returns its seconds so far."""
-        begun = self._count(1)
-        ended: list[float] = []
-        try:
-            yield lambda: (ended[0] if ended else self._count(0)) - begun
-        finally:
-            ended.append(self._count(-1))
-
-    def _count(self, change: int) -> float:
-        with self._lock:
-            now = time.monotonic()
-            if self._num_calls:
-                self._share += (now - self._at) / self._num_calls
-            self._at, self._num_calls = now, self._num_calls + change
-            return self._share
 
 
 class _Watch:

@@ -22,8 +22,9 @@ from curation.heavy import ray
 from curation.passes.actor import ModelActor
 from curation.passes.cutting import Chunk, Cutter, OpenRows
 from curation.passes.job import Job
-from curation.passes.messages import Look, Pass, Taken
+from curation.passes.messages import Look, Part, Pass, Taken
 from curation.passes.work_queue import WorkQueue
+from curation.tables import commits
 from curation.telemetry.standing import Actors
 
 if TYPE_CHECKING:
@@ -65,15 +66,15 @@ class RunningPass:
     def rest(self) -> Iterator[pa.Table]:
         """End the pass, and yield the rows that were written but not yielded, if the work queue still answers."""
         with suppress(ray.exceptions.RayError):
-            parts: list[bytes] = ray.get(self._queue.end.remote(self._id, self._num_taken), timeout=REST_SECONDS)
+            parts: list[Part] = ray.get(self._queue.end.remote(self._id, self._num_taken), timeout=REST_SECONDS)
             for part in parts:
                 yield self._read_table(part)
 
-    def _read_table(self, part: bytes) -> pa.Table:
+    def _read_table(self, part: Part) -> pa.Table:
         self._num_taken += 1
-        table = pa.ipc.open_stream(part).read_all()
+        table = pa.ipc.open_stream(part.rows).read_all()
         self._left -= len(table["row_ids"][0].as_py()) // 8 if len(table) else 0
-        return table
+        return commits.with_note(table, actor=part.actor, seconds=part.seconds)
 
     def look(self) -> Look:
         """Return the progress of the pass."""

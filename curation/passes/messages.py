@@ -56,11 +56,20 @@ class Begun(NamedTuple):
     """Number that the call's messages about the chunk carry, so that those of a process that is late are known."""
 
 
+class Part(NamedTuple):
+    """Rows that a call wrote."""
+
+    rows: bytes
+    """Rows of ``commits.WRITTEN`` as an Arrow stream."""
+    actor: str
+    seconds: float
+    """The call's share of the actor's time, without the start of a model; calls that work at once share equally."""
+
+
 class Taken(NamedTuple):
     """Results that a driver takes from the work queue."""
 
-    parts: list[bytes]
-    """Rows of ``commits.WRITTEN`` as Arrow streams."""
+    parts: list[Part]
     error: bytes | None = None
 
 
@@ -130,6 +139,8 @@ class OpenCall:
     since: float | None = None
     """Time at which the call's first chunk was begun."""
     begun: float = 0.0
+    seconds: float = 0.0
+    """Share of the actor's time since the call's last part."""
     answered: int = 0
 
     @property
@@ -149,7 +160,7 @@ class OpenPass:
     starts: Starts
     waiting: deque[Chunk] = field(default_factory=deque)
     calls: dict[int, OpenCall] = field(default_factory=dict)
-    parts: list[bytes] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     """Written rows that the driver has not taken yet."""
     num_taken: int = 0
     error: bytes | None = None

@@ -18,7 +18,7 @@ import numpy as np
 
 from curation.cluster import nodes
 from curation.passes.cutting import Chunk, Cutter, OpenRows
-from curation.passes.messages import Begun, Call, KnownActor, Look, OpenCall, OpenPass, Pass, Starts, Taken
+from curation.passes.messages import Begun, Call, KnownActor, Look, OpenCall, OpenPass, Part, Pass, Starts, Taken
 from curation.passes.poison import divide_suspect
 from curation.telemetry.standing import Actors
 
@@ -84,7 +84,7 @@ class WorkQueue:
         mine.num_taken = num_taken
         return Taken(list(mine.parts), mine.error)
 
-    async def end(self, pass_id: str, num_taken: int) -> list[bytes]:
+    async def end(self, pass_id: str, num_taken: int) -> list[Part]:
         """End a pass, even before all chunks have a result, and return the parts that the driver does not have."""
         if (mine := self._passes.get(pass_id)) is None:
             return []
@@ -230,7 +230,7 @@ class WorkQueue:
             self._charge(known)
             known.calls.add(opened)
         opened.actor, opened.since, opened.begun = known, opened.since or now, now
-        opened.answered, opened.ticket = 0, opened.ticket + 1
+        opened.seconds, opened.answered, opened.ticket = 0.0, 0, opened.ticket + 1
         return Begun(opened.chunk, opened.ticket)
 
     async def wrote(self, call: Call, actor: str, ticket: int, places: list[int], rows: bytes) -> bool:
@@ -243,7 +243,7 @@ class WorkQueue:
         if mine is None or opened is None or opened.chunk is None or opened.ticket != ticket:
             return False
         mine.starts.got_on(actor)
-        mine.parts.append(rows)
+        self._accept(mine, opened, actor, rows)
         opened.written.update(places)
         return True
 
@@ -257,7 +257,7 @@ class WorkQueue:
             return None  # of a process that is late, when another one goes on with its call
         if opened.chunk is not None and rows is not None:
             num_rows = len(opened.chunk.offsets)
-            mine.parts.append(rows)
+            self._accept(mine, opened, actor, rows)
             mine.answered += num_rows
             mine.cutter.learn(num_rows, time.monotonic() - opened.begun)
             if not opened.chunk.is_poison:
@@ -266,6 +266,12 @@ class WorkQueue:
             if not mine.has_work:
                 await self._tell()  # the driver may have all of it
         return await self.begin(call, actor, slots, is_last=is_last)
+
+    def _accept(self, mine: OpenPass, opened: OpenCall, actor: str, rows: bytes) -> None:
+        if opened.actor is not None:
+            self._charge(opened.actor)
+        mine.parts.append(Part(rows, actor, round(opened.seconds, 6)))
+        opened.seconds = 0.0
 
     def _give_back(self, mine: OpenPass, opened: OpenCall) -> None:
         """Queue what is left of a call's chunk, if it has one: in parts, unless its process died with its node."""
@@ -320,12 +326,16 @@ class WorkQueue:
         return time.monotonic() - actor.heard <= max(SILENT_SECONDS, 3 * self._beat_seconds)
 
     def _charge(self, *actors: KnownActor) -> None:
-        """Charge the time of some actors, or of all, to passes; call it before an actor gets or leaves a chunk."""
+        """Charge the time of some actors, or of all, to calls and passes; call it before one gets or leaves a chunk."""
         now = time.monotonic()
         for actor in actors or self._actors.values():
             passed, actor.charged = now - actor.charged, now
+            if not self._is_alive(actor):
+                continue
+            for opened in actor.calls:
+                opened.seconds += passed / len(actor.calls)
             users = [self._passes[opened.call.pass_id] for opened in actor.calls] or list(self._passes.values())
-            for user in users if self._is_alive(actor) else ():
+            for user in users:
                 user.actor_seconds += passed / len(users)
 
     async def _tell(self) -> None:

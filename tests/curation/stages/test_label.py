@@ -166,11 +166,11 @@ async def two_processes(job: LabelJob) -> None:
     assert await queue.finish(first, "one", other.ticket, b"d", 4, is_last=False) is None  # a process that is late
     assert not await queue.wrote(first, "one", other.ticket, [1], b"d")
     taken = await queue.take("pass", 0)
-    assert taken.parts == [b"a", b"b"] and taken.error is None
+    assert [part.rows for part in taken.parts] == [b"a", b"b"] and taken.error is None
     assert await queue.take("pass", 0) == taken and not (await queue.take("pass", 2)).parts
     following = await queue.finish(first, "one again", again.ticket, b"e", 4, is_last=True)
     assert following.chunk.offsets.tolist() == [5], "a last call still takes suspect chunks"
-    assert await queue.end("pass", 2) == [b"e"]
+    assert [part.rows for part in await queue.end("pass", 2)] == [b"e"]
     assert await queue.begin(first, "one", 4) is None  # its node was lost after it had returned
 
 
@@ -340,7 +340,7 @@ def test_a_chunk_that_is_done_is_not_labelled_again_when_ray_replays_its_call(lo
         labelled = labelled_ids(tmp_path)
         assert attempt(local_ray, queue, call) and labelled_ids(tmp_path) == labelled
         parts = local_ray.get(queue.end.remote("pass", 0))
-    ids = [pa.ipc.open_stream(part).read_all()["row_ids"][0].as_py() for part in parts]
+    ids = [pa.ipc.open_stream(part.rows).read_all()["row_ids"][0].as_py() for part in parts]
     assert np.frombuffer(b"".join(ids), np.int64).tolist() == labelled == ids_of(examples)[: len(labelled)] != []
 
 
