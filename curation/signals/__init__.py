@@ -19,8 +19,8 @@ from curation.teachers import Request
 
 SIGNALS = {
     **{column: signal.made_by for column, signal in arms.find_signals(arms.ARMS).items()},
-    "judge": "curation.signals.judge:JudgeVerdict",  # grades, and never selects
-    "chosen_verdict": "curation.signals.judge:ChosenVerdict",  # likewise
+    "judge": "curation.signals.methods:JudgeVerdict",  # grades, and never selects
+    "chosen_verdict": "curation.signals.methods:ChosenVerdict",  # likewise
 }
 """The class of each built-in signal, by column of the labels table."""
 

@@ -14,8 +14,8 @@ from curation.domains.checks import JudgeCheck, check_of
 from curation.domains.text import Text
 from curation.errors import ConfigError, RowError
 from curation.signals import Answer, Weak
-from curation.signals.judge import ChosenVerdict
 from curation.signals.measure import measure
+from curation.signals.methods import ChosenVerdict
 from curation.stages.signal import grade_by_choice
 from curation.tables import io, schemas
 
