@@ -14,7 +14,6 @@ import os
 import sys
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -34,8 +33,6 @@ from curation.tables import commits, io
 from curation.telemetry import metrics
 
 POISON = "poison: the process that worked on this row alone died"
-KEPT_PASSES = 16
-"""Maximum number of passes that a process remembers; few run at once."""
 
 
 class ModelActor:
@@ -44,7 +41,7 @@ class ModelActor:
     def __init__(self, queue: Any) -> None:
         context = ray.get_runtime_context()
         self._queue, self._id = queue, context.get_actor_id()
-        self._sessions: OrderedDict[str, _PassSession] = OrderedDict()
+        self._sessions: dict[str, _PassSession] = {}
         self._models = Models(on_drop=self._sessions.clear)
         self._entering = threading.Lock()
         self._turns = _Turns()
@@ -107,9 +104,6 @@ class ModelActor:
                     os.write(2, f"{error}\n".encode())
                     os._exit(1)
                 session.worker.alive, session.worker.answered = self._watch.alive, self._count
-            self._sessions.move_to_end(pass_id)
-            while len(self._sessions) > KEPT_PASSES:
-                self._sessions.popitem(last=False)
             return self._sessions[pass_id]
 
     def _count(self, rows: int) -> None:

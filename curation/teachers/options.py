@@ -18,7 +18,7 @@ import torch
 
 from curation.config import AskConfig
 from curation.config.states import LAST, find_layers, parse
-from curation.teachers.completions import AnsweredRow, OfTokens, make_answered_batch
+from curation.teachers.completions import make_answered_batch, make_drawn_row
 from curation.teachers.forward import Forward, ForwardPass, Prefix, iter_padded_batches
 from curation.teachers.logit_numbers import compute_float_numbers
 from curation.teachers.prompts import TokenisedRequest, make_scored_row
@@ -176,8 +176,6 @@ def read_answers(forward: Forward, rows: Sequence[TokenisedRequest], config: Ask
         numbers_BT3[:, begin:end] = found_N3.reshape(len(rows), -1, 3)
         before_B1V = fed.logits_BTV[:, -1:]
         hidden.append(fed.hidden_BTD)
-    by_token = [of_row[:length] for of_row, length in zip(numbers_BT3.tolist(), lengths, strict=True)]
-    logprobs, margins, negentropies = ([[token[at] for token in of_row] for of_row in by_token] for at in range(3))
     prompt_BD = prompts.hidden_BTD[:, 0].float()
     found = {
         "prompt_last": prompt_BD,
@@ -189,17 +187,7 @@ def read_answers(forward: Forward, rows: Sequence[TokenisedRequest], config: Ask
         for state in map(parse, config.states)
     }
     answered = [
-        AnsweredRow(
-            row_id=row.request.row_id,
-            completion=row.request.given,
-            num_prompt_tokens=len(row.prompt),
-            num_output_tokens=len(logprob),
-            truncated=False,
-            mean_logprob=sum(logprob) / len(logprob),
-            token_logprobs=logprob,
-            margins=OfTokens.of(margin),
-            negentropies=OfTokens.of(negentropy),
-        )
-        for row, logprob, margin, negentropy in zip(rows, logprobs, margins, negentropies, strict=True)
+        make_drawn_row(row.request.row_id, row.request.given, len(row.prompt), of_row[:length])
+        for row, of_row, length in zip(rows, numbers_BT3.tolist(), lengths, strict=True)
     ]
     return make_answered_batch(answered, states, config)
