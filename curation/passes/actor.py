@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
@@ -27,7 +27,7 @@ from curation.errors import RunFailedError, StartError
 from curation.heavy import ray
 from curation.json_types import Json
 from curation.passes.job import Job, Models, Row
-from curation.passes.messages import Begun, Call, Pass
+from curation.passes.messages import Begun, Call
 from curation.passes.work_queue import BEAT_SECONDS
 from curation.tables import commits, io
 from curation.telemetry import metrics
@@ -79,7 +79,7 @@ class ModelActor:
         token = _call.set(call)
         self._answered[call] = 0
         try:
-            with self._watch.busy(session.this.actors.hang_seconds):
+            with self._watch.busy(session.job.teacher.actors.hang_seconds):
                 rows = _ChunkWork(session, call, begun, queue=self._queue, actor=self._id).done()
                 session.job.telemetry.observe(metrics.CHUNK_SECONDS, time.monotonic() - seconds)
         finally:
@@ -94,11 +94,11 @@ class ModelActor:
         """Return this process's session of a pass, or None if the pass has ended."""
         with self._entering:
             if pass_id not in self._sessions:
-                if (known := ray.get(self._queue.job.remote(pass_id, self._id))) is None:
+                if (jobs := ray.get(self._queue.job.remote(pass_id, self._id))) is None:
                     return None
-                this, (job,) = known
+                (made,) = ray.get(jobs)
                 try:
-                    session = self._sessions[pass_id] = _PassSession(this, ray.get(job), self._models)
+                    session = self._sessions[pass_id] = _PassSession(*made, self._models)
                 except StartError as error:  # Ray starts another process where there is room
                     ray.get(self._queue.unstarted.remote(pass_id, self._id, nodes.describe_here(), str(error)))
                     os.write(2, f"{error}\n".encode())
@@ -142,9 +142,9 @@ def _pickle_error(error: Exception) -> bytes:
 class _PassSession:
     """A pass in this process."""
 
-    def __init__(self, this: Pass, job: Job, models: Models) -> None:
-        nodes.require_here(this.versions)
-        self.this, self.job = this, job
+    def __init__(self, job: Job, versions: Mapping[str, str], models: Models) -> None:
+        nodes.require_here(versions)
+        self.job = job
         self.examples = io.open_table(job.examples)
         begun, num_before = time.monotonic(), models.num_starts
         self.worker = job.worker(models)

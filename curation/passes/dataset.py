@@ -20,9 +20,9 @@ from curation.config import ActorsConfig
 from curation.errors import RunFailedError
 from curation.heavy import ray
 from curation.passes.actor import ModelActor
-from curation.passes.cutting import Chunk, Cutter, OpenRows
+from curation.passes.cutting import Chunk, OpenRows
 from curation.passes.job import Job
-from curation.passes.messages import Look, Part, Pass, Taken
+from curation.passes.messages import Look, Part, Taken
 from curation.passes.work_queue import WorkQueue
 from curation.tables import commits
 from curation.telemetry.standing import Actors
@@ -101,17 +101,17 @@ class ModelDataset:
         self, job: Job, versions: Mapping[str, str], rows: OpenRows, suspects: Sequence[Chunk] = ()
     ) -> Iterator[RunningPass]:
         """Let actors work on the rows of a pass within the context; ``suspects`` are those of an earlier driver."""
-        this = Pass(id=f"pass-{uuid.uuid4().hex}", versions=versions, actors=job.teacher.actors)
+        pass_id = f"pass-{uuid.uuid4().hex}"
         self._start(rows.left, job)
-        mine = RunningPass(this.id, self._queue, rows.left, lambda: self._failure)
+        mine = RunningPass(pass_id, self._queue, rows.left, lambda: self._failure)
         if self._failure is not None:
             raise self._failure
         try:
-            ray.get(self._queue.open.remote(this, [ray.put(job)], rows, Cutter(job.teacher), suspects))
+            ray.get(self._queue.open.remote(pass_id, job.teacher, [ray.put((job, versions))], rows, suspects))
             yield mine
         finally:
             with suppress(ray.exceptions.RayError):
-                ray.get(self._queue.end.remote(this.id, 0))
+                ray.get(self._queue.end.remote(pass_id, 0))
 
     def read(self) -> Actors:
         """Return the number of actors by state, and of deaths so far."""

@@ -2,7 +2,6 @@
 
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,16 +12,6 @@ from curation.telemetry.standing import Actors
 
 if TYPE_CHECKING:
     import ray
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pass:
-    """A pass's facts that every process knows, besides its job."""
-
-    id: str
-    versions: Mapping[str, str]
-    """Versions of the driver's packages, which an actor on a node that joined later must have too."""
-    actors: ActorsConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +142,10 @@ class OpenCall:
 class OpenPass:
     """An open pass."""
 
-    this: Pass
+    id: str
+    actors: ActorsConfig
     jobs: "list[ray.ObjectRef[Any]]"
+    """Its job, and the versions of the driver's packages, which an actor on a node that joined later must have too."""
     rows: OpenRows
     cutter: Cutter
     starts: Starts

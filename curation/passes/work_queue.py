@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from curation.cluster import nodes
+from curation.config import AskConfig
 from curation.passes.cutting import Chunk, Cutter, OpenRows
-from curation.passes.messages import Begun, Call, KnownActor, Look, OpenCall, OpenPass, Part, Pass, Starts, Taken
+from curation.passes.messages import Begun, Call, KnownActor, Look, OpenCall, OpenPass, Part, Starts, Taken
 from curation.passes.poison import divide_suspect
 from curation.telemetry.standing import Actors
 
@@ -60,13 +61,19 @@ class WorkQueue:
     # What the driver asks
 
     async def open(
-        self, this: Pass, jobs: "list[ray.ObjectRef[Any]]", rows: OpenRows, cutter: Cutter, suspects: Sequence[Chunk]
+        self,
+        pass_id: str,
+        asked: AskConfig,
+        jobs: "list[ray.ObjectRef[Any]]",
+        rows: OpenRows,
+        suspects: Sequence[Chunk] = (),
     ) -> None:
-        """Begin a pass; ``suspects`` are those of an earlier driver."""
+        """Begin a pass whose chunks and actors are as configured by ``asked``; ``suspects`` are an earlier driver's."""
         if self._watch is None:
             self._watch = asyncio.get_running_loop().create_task(self._look_after())
         self._charge()  # the time since the last pass is not this one's
-        mine = self._passes[this.id] = OpenPass(this, jobs, rows, cutter, Starts(this.actors.max_restarts))
+        actors = asked.actors
+        mine = self._passes[pass_id] = OpenPass(pass_id, actors, jobs, rows, Cutter(asked), Starts(actors.max_restarts))
         mine.waiting.extend(chunk for suspect in suspects if (chunk := rows.set_apart(suspect)) is not None)
         await self._tell()
 
@@ -151,7 +158,7 @@ class WorkQueue:
                 num_calls = sum(not call.is_silent for call in open_calls)
                 if waiting and num_calls < AHEAD * self._calls * self._num_actors:
                     mine = min(waiting, key=lambda mine: len(mine.calls))
-                    mine.calls[index] = OpenCall(call := Call(index, mine.this.id))
+                    mine.calls[index] = OpenCall(call := Call(index, mine.id))
                     self._num_calls = index + 1
                     return call
                 await self._news.wait()
@@ -182,12 +189,12 @@ class WorkQueue:
                 mine.calls[call.index].answered = rows
         return self._beat_seconds
 
-    async def job(self, pass_id: str, actor: str) -> "tuple[Pass, list[ray.ObjectRef[Any]]] | None":
-        """Return a pass for a process that does not know it, or None if the pass has ended; see :class:`Starts`."""
+    async def job(self, pass_id: str, actor: str) -> "list[ray.ObjectRef[Any]] | None":
+        """Return a pass's job for a process that does not know it, None if the pass has ended; see :class:`Starts`."""
         if (mine := self._passes.get(pass_id)) is None:
             return None
         mine.starts.begin(actor)
-        return mine.this, mine.jobs
+        return mine.jobs
 
     async def unstarted(self, pass_id: str, actor: str, node: str, why: str) -> None:
         """Record that a pass's model did not start in an actor's process on a node, and that the process ends."""
@@ -283,7 +290,7 @@ class WorkQueue:
         opened.written.clear()
         if rest is not None:
             is_lost = opened.actor is not None and _is_gone(opened.actor.node)
-            parts = [rest] if is_lost else divide_suspect(rest, max_row_retries=mine.this.actors.max_row_retries)
+            parts = [rest] if is_lost else divide_suspect(rest, max_row_retries=mine.actors.max_row_retries)
             mine.waiting.extendleft(reversed(parts))
 
     def _leave(self, opened: OpenCall) -> None:
@@ -309,7 +316,7 @@ class WorkQueue:
                 if not has:  # it idled, and the dataset has given it back
                     del self._actors[name]
                     continue
-                hang_seconds = min(mine.this.actors.hang_seconds for mine, _ in has)
+                hang_seconds = min(mine.actors.hang_seconds for mine, _ in has)
                 if silence > hang_seconds and not actor.is_ended:
                     actor.is_ended = True
                     nodes.end_process(actor.node, actor.pid, hang_seconds)

@@ -51,9 +51,17 @@ ANSWER_BYTES, TOKEN_BYTES = 2**20, 2**10
 """Maximum length of an answer: a number of bytes, and a further number for each token that it may describe."""
 LONGEST_RETRY_AFTER = 3600.0
 OF_ROWS = frozenset({400, 413, 422})  # status codes by which a server refuses one question
-OF_ALL = frozenset({401, 402, 403, 404, 405, 501})  # status codes by which a server would refuse every question
+_KEY = "the key is missing or wrong (teacher.endpoint.key_env: {key}), on the nodes that ask"
+_ADDRESS = "look at url and model, and at teacher.chat_template: true asks chat/completions, false completions"
 REDIRECTS = range(300, 400)
-UNBILLED = OF_ROWS | OF_ALL | {429, 503}
+MENDS = {
+    301: "questions and key go to no other address than teacher.endpoint.url: set that to where the API is",
+    402: "check the account there",
+    **dict.fromkeys((401, 403), _KEY),
+    **dict.fromkeys((404, 405, 501), _ADDRESS),
+}
+"""Remedies by the status code by which a server would refuse every question; 301 stands for all redirects."""
+UNBILLED = OF_ROWS | MENDS.keys() | {429, 503}
 """Status codes that are never billed, since the server has written nothing; after others, such as 504, it may have."""
 GONE = 8  # number of questions in a row whose tries all fail that ends the run
 Made = TypeVar("Made")
@@ -271,20 +279,9 @@ class Client:
         status, words = error.status, self._describe_error(error)
         if status in OF_ROWS:
             raise RefusedError(f"endpoint_refused: {words}") from None  # the error itself may hold the key
-        if status in OF_ALL or status in REDIRECTS or error.code == "insufficient_quota":
-            if status in (401, 403):
-                key = "endpoint.key_env is not set" if self.config.key_env is None else f"see {self.config.key_env}"
-                mend = f"the key is missing or wrong ({key}), on the nodes that ask"
-            elif status in (404, 405, 501):
-                mend = (
-                    "look at url and model, and at teacher.chat_template: true asks chat/completions, false completions"
-                )
-            elif status in REDIRECTS:
-                mend = (
-                    "questions and key go to no other address than teacher.endpoint.url: set that to where the API is"
-                )
-            else:
-                mend = "check the account there"
+        mend = MENDS.get(301 if status in REDIRECTS else 402 if error.code == "insufficient_quota" else status or 0)
+        if mend is not None:
+            mend = mend.format(key=self.config.key_env)
             raise ConfigError(f"teacher.endpoint: {self.config.url} refuses every question: {words}; {mend}") from None
         self._paused_until = max(self._paused_until, time.monotonic() + (error.retry_after or 0.0))
         return float(min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(tries, 10)) * random.uniform(0.5, 1))
@@ -327,16 +324,12 @@ def parse_error(content: bytes) -> tuple[str, object]:
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds that a server asks to wait, or ``None`` without a request (RFC 9110, section 10.2.3)."""
-    text = headers.get("retry-after-ms")
+    text = headers.get("retry-after", "")
     try:
-        if text is not None:
-            return min(max(0.0, float(text) / 1000), LONGEST_RETRY_AFTER)
-        if (text := headers.get("retry-after")) is None:
-            return None
+        seconds = float(text)
+    except ValueError:
         try:
-            seconds = float(text)
-        except ValueError:
             seconds = parsedate_to_datetime(text).timestamp() - time.time()
-    except (ValueError, TypeError, OverflowError):
-        return None
+        except (ValueError, TypeError, OverflowError):
+            return None
     return min(max(0.0, seconds), LONGEST_RETRY_AFTER) if seconds == seconds else None

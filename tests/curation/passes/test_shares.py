@@ -13,7 +13,7 @@ def test_a_moment_is_shared_by_the_calls_that_work(monkeypatch: pytest.MonkeyPat
     clock = [100.0]
     monkeypatch.setattr(work_queue.time, "monotonic", lambda: clock[0])
     queue, nothing = WorkQueue(wanted=1, calls=2), Any
-    mine = queue._passes["pass"] = OpenPass(nothing, [], nothing, nothing, Starts(1))  # type: ignore[arg-type]
+    mine = queue._passes["pass"] = OpenPass("pass", nothing, [], nothing, nothing, Starts(1))  # type: ignore[arg-type]
     actor = queue._actors["one"] = KnownActor("node", 1, heard=110.0, charged=100.0)
     first, second, third = (OpenCall(Call(index, "pass"), actor=actor) for index in range(3))
 

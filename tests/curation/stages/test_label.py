@@ -22,8 +22,8 @@ from curation.errors import ClusterError, CommitError, RunFailedError
 from curation.models import load_model, load_tokenizer
 from curation.passes.actor import ModelActor
 from curation.passes.calls import make_block
-from curation.passes.cutting import Cutter, OpenRows
-from curation.passes.messages import Call, Pass
+from curation.passes.cutting import OpenRows
+from curation.passes.messages import Call
 from curation.passes.poison import PoisonSuspects
 from curation.passes.work_queue import WorkQueue
 from curation.refs import ModelRef, TableRef
@@ -146,8 +146,7 @@ def test_of_two_processes_on_one_chunk_the_last_to_begin_goes_on(examples, tmp_p
 
 async def two_processes(job: LabelJob) -> None:
     queue = WorkQueue(wanted=1, calls=1)
-    this = Pass(id="pass", versions={}, actors=job.teacher.actors)
-    await queue.open(this, [], OpenRows(job.examples, every, BitMap64()), Cutter(job.teacher), ())
+    await queue.open("pass", job.teacher, [], OpenRows(job.examples, every, BitMap64()))
     first = await queue.next(0)
     begun = await queue.begin(first, "one", 4)
     assert begun.chunk.offsets.tolist() == list(range(32)) and not begun.chunk.is_suspect
@@ -374,8 +373,8 @@ def every(ids_N):
 def queue_of(ray, job: LabelJob, rows: OpenRows):
     """A work queue with a pass, and no dataset."""
     queue = ray.remote(WorkQueue).options(num_cpus=0).remote(wanted=1, calls=1)
-    this = Pass(id="pass", versions=nodes.make_versions_question()(), actors=job.teacher.actors)
-    ray.get(queue.open.remote(this, [ray.put(job)], rows, Cutter(job.teacher), ()))
+    made = ray.put((job, nodes.make_versions_question()()))
+    ray.get(queue.open.remote("pass", job.teacher, [made], rows))
     yield queue
     ray.kill(queue)
 
