@@ -33,10 +33,16 @@ from curation.tables import commits, io
 from curation.telemetry import metrics
 
 POISON = "poison: the process that worked on this row alone died"
+BEAT_TIMEOUT = 30.0
+"""Maximum seconds to wait for the work queue's reply to a report."""
 
 
 class ModelActor:
-    """One process of a dataset's pool."""
+    """One process of a dataset's pool.
+
+    A thread reports to the work queue, and ends the process when the model hangs, because no exception reaches compiled
+    code.
+    """
 
     def __init__(self, queue: Any) -> None:
         context = ray.get_runtime_context()
@@ -45,9 +51,9 @@ class ModelActor:
         self._models = Models(on_drop=self._sessions.clear)
         self._entering = threading.Lock()
         self._turns = _Turns()
-        self._watch = _Watch()
         self._answered: dict[Call, int] = {}
-        """Number of rows done of each open call's chunk."""
+        """Number of rows done of the chunk of each call that works."""
+        self._last_sign, self._hang_seconds = time.monotonic(), math.inf
         ray.get(queue.start.remote(self._id, context.get_node_id(), os.getpid()))
         threading.Thread(target=self._beat, daemon=True).start()
 
@@ -75,13 +81,12 @@ class ModelActor:
 
     def _work_on(self, begun: Begun, call: Call, session: "_PassSession", *, is_alone: bool = False) -> Begun | None:
         """Work on a chunk and return the call's next one, for a call that works alone only a suspect one."""
-        seconds = time.monotonic()
-        token = _call.set(call)
+        seconds, token = time.monotonic(), _call.set(call)
+        self._last_sign, self._hang_seconds = seconds, session.job.teacher.actors.hang_seconds
         self._answered[call] = 0
         try:
-            with self._watch.busy(session.job.teacher.actors.hang_seconds):
-                rows = _ChunkWork(session, call, begun, queue=self._queue, actor=self._id).done()
-                session.job.telemetry.observe(metrics.CHUNK_SECONDS, time.monotonic() - seconds)
+            rows = self._write_chunk(begun, call, session)
+            session.job.telemetry.observe(metrics.CHUNK_SECONDS, time.monotonic() - seconds)
         finally:
             del self._answered[call]
             _call.reset(token)
@@ -89,6 +94,32 @@ class ModelActor:
         finishing = self._queue.finish.remote(call, self._id, begun.ticket, rows, slots, is_last=is_last)
         found: Begun | None = ray.get(finishing)
         return found
+
+    def _write_chunk(self, begun: Begun, call: Call, session: "_PassSession") -> bytes | None:
+        """Return the chunk's last written rows to report, or ``None`` if it is another call's by now.
+
+        Finished rows are reported at intervals, so that no long answer delays them.
+        """
+        worker, chunk, parts, last = session.worker, begun.chunk, list[Any](), time.monotonic()
+        rows: list[Row] = session.examples.take(chunk.offsets).to_pylist()
+        if chunk.is_poison:
+            return _serialise_table(session.write([worker.give_up(rows, POISON)], {"deaths": chunk.deaths}))
+        places = {row["row_id"]: place for place, row in enumerate(rows)}
+        asks_side_by_side = worker.slots is not None and not chunk.is_suspect
+        every = session.job.teacher.chunk_seconds if asks_side_by_side else math.inf
+        for part in worker.stream(rows):
+            if time.monotonic() - last > every and parts:  # the last part ends the chunk
+                table = session.write(parts, {})
+                written = [places[row_id] for row_id in _read_row_ids(table)]
+                about = call, self._id, begun.ticket, written
+                if not ray.get(self._queue.wrote.remote(*about, _serialise_table(table))):
+                    return None
+                parts, last = [], time.monotonic()
+            parts.append(part)
+        note: Json = {"deaths": chunk.deaths} if chunk.deaths else {}
+        if started := session.started():
+            note["teacher"] = started
+        return _serialise_table(session.write(parts, note))
 
     def _get_session(self, pass_id: str) -> "_PassSession | None":
         """Return this process's session of a pass, or None if the pass has ended."""
@@ -103,19 +134,25 @@ class ModelActor:
                     ray.get(self._queue.unstarted.remote(pass_id, self._id, nodes.describe_here(), str(error)))
                     os.write(2, f"{error}\n".encode())
                     os._exit(1)
-                session.worker.alive, session.worker.answered = self._watch.alive, self._count
+                session.worker.answered = self._count
             return self._sessions[pass_id]
 
     def _count(self, rows: int) -> None:
-        self._watch.alive()
+        self._last_sign = time.monotonic()
         self._answered[_call.get()] += rows
 
     def _beat(self) -> None:
         seconds = BEAT_SECONDS
         while True:
-            time.sleep(seconds)
+            time.sleep(min(seconds, self._hang_seconds / 4))
+            if self._answered and time.monotonic() - self._last_sign > self._hang_seconds:
+                faulthandler.dump_traceback(file=sys.__stderr__ or 2, all_threads=True)
+                words = f"no progress for longer than teacher.actors.hang_seconds: {self._hang_seconds:g}\n"
+                os.write(2, words.encode())
+                os._exit(1)
             with suppress(ray.exceptions.RayError):
-                seconds = ray.get(self._queue.beat.remote(self._id, dict(self._answered), self._models.pause))
+                beat = self._queue.beat.remote(self._id, dict(self._answered), self._models.pause)
+                seconds = ray.get(beat, timeout=BEAT_TIMEOUT)
 
 
 _call: ContextVar[Call] = ContextVar("_call")
@@ -161,85 +198,18 @@ class _PassSession:
             return self._facts.pop()
         return None
 
-
-class _ChunkWork:
-    """The work of a call on a chunk; finished rows are reported at intervals, so that no long answer delays them."""
-
-    def __init__(self, session: "_PassSession", call: Call, begun: Begun, *, queue: Any, actor: str) -> None:
-        self._session, self._chunk, self._queue = session, begun.chunk, queue
-        self._about = call, actor, begun.ticket
-        """The first arguments of the work queue's methods."""
-        self._rows: list[Row] = session.examples.take(begun.chunk.offsets).to_pylist()
-        self._place = {row["row_id"]: place for place, row in enumerate(self._rows)}
-        self._parts: list[Any] = []
-        asks_side_by_side = session.worker.slots is not None and not begun.chunk.is_suspect
-        self._every = session.job.teacher.chunk_seconds if asks_side_by_side else math.inf
-        self._last = time.monotonic()
-
-    def done(self) -> bytes | None:
-        """Work on the chunk and return the last rows to report, or ``None`` if it is another call's by now."""
-        session, chunk = self._session, self._chunk
-        if chunk.is_poison:
-            self._parts.append(session.worker.give_up(self._rows, POISON))
-            return _serialise_table(self._write_results({"deaths": chunk.deaths}))
-        for part in session.worker.stream(self._rows):
-            if time.monotonic() - self._last > self._every and self._parts:  # the last part ends the chunk
-                table = self._write_results({})
-                places = [self._place[row_id] for row_id in _read_row_ids(table)]
-                if not ray.get(self._queue.wrote.remote(*self._about, places, _serialise_table(table))):
-                    return None
-            self._parts.append(part)
-        note: Json = {"deaths": chunk.deaths} if chunk.deaths else {}
-        if started := session.started():
-            note["teacher"] = started
-        return _serialise_table(self._write_results(note))
-
-    def _write_results(self, note: Json) -> pa.Table:
-        worker = self._session.worker
-        table = worker.write(self._parts, note) if self._parts else commits.WRITTEN.empty_table()
-        tokens = (0, 0) if worker.meter is None else worker.meter.take()
-        self._parts, self._last = [], time.monotonic()
-        self._session.job.telemetry.add(metrics.ROWS_LABELLED, len(_read_row_ids(table)))
-        return commits.with_note(table, slots=worker.slots, tokens=tokens)
+    def write(self, parts: list[Any], note: Json) -> pa.Table:
+        """Write results of a chunk; return rows of ``commits.WRITTEN``, the first with the note."""
+        table = self.worker.write(parts, note) if parts else commits.WRITTEN.empty_table()
+        tokens = (0, 0) if self.worker.meter is None else self.worker.meter.take()
+        self.job.telemetry.add(metrics.ROWS_LABELLED, len(_read_row_ids(table)))
+        return commits.with_note(table, slots=self.worker.slots, tokens=tokens)
 
 
 def _read_row_ids(written: pa.Table) -> list[int]:
     """Return the ids of the written rows, which are equal for all tables in ``written``."""
     ids: list[int] = np.frombuffer(written["row_ids"][0].as_py() if len(written) else b"", dtype=np.int64).tolist()
     return ids
-
-
-class _Watch:
-    """A watchdog that ends the process when the model hangs, because no exception reaches compiled code."""
-
-    def __init__(self) -> None:
-        self._last_sign = time.monotonic()
-        self._num_busy = 0
-        self._seconds = float("inf")
-        threading.Thread(target=self._look, daemon=True).start()
-
-    def alive(self) -> None:
-        """Record that the model has answered something."""
-        self._last_sign = time.monotonic()
-
-    @contextmanager
-    def busy(self, seconds: float) -> Iterator[None]:
-        """Expect a sign of life at least every ``seconds`` within the context."""
-        self.alive()
-        self._seconds = seconds
-        self._num_busy += 1
-        try:
-            yield
-        finally:
-            self._num_busy -= 1
-
-    def _look(self) -> None:
-        while True:
-            time.sleep(min(5.0, self._seconds / 4) if self._num_busy else 0.5)
-            if self._num_busy and time.monotonic() - self._last_sign > self._seconds:
-                faulthandler.dump_traceback(file=sys.__stderr__ or 2, all_threads=True)
-                os.write(2, f"no progress for longer than teacher.actors.hang_seconds: {self._seconds:g}\n".encode())
-                os._exit(1)
 
 
 class _Turns:
