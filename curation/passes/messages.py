@@ -145,7 +145,7 @@ class OpenPass:
     id: str
     actors: ActorsConfig
     jobs: "list[ray.ObjectRef[Any]]"
-    """Its job, and the versions of the driver's packages, which an actor on a node that joined later must have too."""
+    """Reference to its job, and to the versions of the driver's packages, which nodes that join later must have too."""
     rows: OpenRows
     cutter: Cutter
     starts: Starts

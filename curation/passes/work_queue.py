@@ -266,7 +266,8 @@ class WorkQueue:
             num_rows = len(opened.chunk.offsets)
             self._accept(mine, opened, actor, rows)
             mine.answered += num_rows
-            mine.cutter.learn(num_rows, time.monotonic() - opened.begun)
+            if not opened.chunk.is_suspect:
+                mine.cutter.learn(num_rows, time.monotonic() - opened.begun)
             if not opened.chunk.is_poison:
                 mine.starts.got_on(actor)
             self._leave(opened)
