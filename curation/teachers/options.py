@@ -9,8 +9,7 @@ log-probabilities; otherwise it keeps the logits. Last, the options whose states
 chosen one.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -27,10 +26,7 @@ from curation.teachers.trie import Trie
 MAX_LOGITS = 2**27
 """Maximum number of logits (0.5 GiB in float32) per pass; longer inputs are fed in pieces."""
 
-Nodes = list[tuple[int, int]]  # nodes of a batch: index of the row, and node of its trie
-
-Scorer = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Function of indices [C] into K nodes and tokens [C] that returns each token's log-probability [C] after its node."""
+Fed = list[tuple[int, int, int, int]]  # nodes that a pass was fed: its row and position there, the trie, the node
 
 
 @torch.inference_mode()
@@ -45,36 +41,40 @@ def score_options(
     prefix, (logits_B1V, hidden_B1D) = forward.start([row.prompt for row in rows], find_layers(config.states))
     tries = [row.trie for row in rows]
     logprobs = [[0.0] * len(trie.tokens) for trie in tries]  # of each node's token after its parent
-    _take(logprobs, tries, partial(_compute_logprobs, logits_B1V[:, 0]), [(place, 0) for place in range(len(rows))])
-    for scorer, nodes in _iter_paths(forward, prefix, tries, config.batch_tokens):
-        _take(logprobs, tries, scorer, nodes)
+    roots = [(place, 0, place, 0) for place in range(len(rows))]
+    _take(forward, ForwardPass(logits_B1V, hidden_B1D), tries, logprobs, roots, linear=False)
+    for passed, fed in _iter_paths(forward, prefix, tries, config.batch_tokens):
+        _take(forward, passed, tries, logprobs, fed, linear=forward.head_is_linear)
     scored = zip(rows, tries, logprobs, strict=True)
     made = [make_scored_row(row, trie.along(values), normalise=normalise) for row, trie, values in scored]
-    answers, fed = [answer for answer, _ in made], [ranked for _, ranked in made]
-    return make_answered_batch(answers, _compute_states(forward, prefix, fed, config, hidden_B1D[:, 0]), config)
+    answers, ranked = [answer for answer, _ in made], [tokens for _, tokens in made]
+    return make_answered_batch(answers, _compute_states(forward, prefix, ranked, config, hidden_B1D[:, 0]), config)
 
 
-def _compute_logprobs(logits_KV: torch.Tensor, k_C: torch.Tensor, token_C: torch.Tensor) -> torch.Tensor:
-    """Return log-probabilities [C] of tokens, given the logits at the indices ``k_C``."""
-    return logits_KV[k_C, token_C] - logits_KV.logsumexp(dim=-1)[k_C]
-
-
-def _take(logprobs: list[list[float]], tries: Sequence[Trie], scorer: Scorer, nodes: Nodes) -> None:
-    """Set the log-probabilities of the children of K nodes."""
-    found = [
+def _take(
+    forward: Forward, passed: ForwardPass, tries: Sequence[Trie], logprobs: list[list[float]], fed: Fed, *, linear: bool
+) -> None:
+    """Set the log-probabilities of the children of K nodes that a pass was fed."""
+    b_K, t_K = forward.tensor([[b, t] for b, t, _, _ in fed]).T
+    asked = [
         (k, token, place, child)
-        for k, (place, node) in enumerate(nodes)
+        for k, (_, _, place, node) in enumerate(fed)
         for token, child in tries[place].children[node].items()
     ]
-    logprob_C = scorer(*torch.tensor([entry[:2] for entry in found]).T)
-    for (_, _, place, child), logprob in zip(found, logprob_C.tolist(), strict=True):
+    k_C, token_C = forward.tensor([[k, token] for k, token, _, _ in asked]).T
+    if linear:
+        logprob_C = forward.logprobs(passed.hidden_BTD[b_K, t_K], k_C, token_C)
+    else:
+        logits_KV = passed.logits_BTV[b_K, t_K]
+        logprob_C = logits_KV[k_C, token_C] - logits_KV.logsumexp(dim=-1)[k_C]
+    for (_, _, place, child), logprob in zip(asked, logprob_C.tolist(), strict=True):
         logprobs[place][child] = logprob
 
 
 def _iter_paths(
     forward: Forward, prefix: Prefix, tries: Sequence[Trie], batch_tokens: int
-) -> Iterator[tuple[Scorer, Nodes]]:
-    """Feed paths that together hold all inner nodes after copies of the prompts; yield scorers with their nodes."""
+) -> Iterator[tuple[ForwardPass, Fed]]:
+    """Feed paths that together hold all inner nodes after copies of the prompts; yield each pass with its nodes."""
     to_feed = []  # the row's place, the nodes of the path, and how many of them others have given already
     for place, trie in enumerate(tries):
         given: set[int] = set()
@@ -88,26 +88,18 @@ def _iter_paths(
         ids_BT = [[tries[place].tokens[node] for node in path] for place, path, _ in some]
         ids = forward.tensor([row + [forward.pad] * (width - len(row)) for row in ids_BT])
         copies = prefix.select(forward.tensor([place for place, _, _ in some]))
-        copies.layers = (LAST,)
+        copies.layers = (LAST,)  # what the head reads
         linear = forward.head_is_linear
         piece = width if linear else max(1, MAX_LOGITS // (len(some) * forward.vocabulary_size))
         for begin in range(0, width, piece):
             passed = forward.extend(copies, ids[:, begin : begin + piece], logits=not linear)
             fed = [
-                (b, t - begin, (place, path[t]))
+                (b, t - begin, place, path[t])
                 for b, (place, path, num_given) in enumerate(some)
                 for t in range(max(begin, num_given), min(begin + piece, len(path)))
             ]
             if fed:
-                yield _make_scorer(forward, passed, [[b, t] for b, t, _ in fed]), [node for _, _, node in fed]
-
-
-def _make_scorer(forward: Forward, passed: ForwardPass, taken: list[list[int]]) -> Scorer:
-    """Return a scorer of tokens after K tokens of a pass, given row and position [K, 2] of each of the K."""
-    b_K, t_K = forward.tensor(taken).T
-    if forward.head_is_linear:
-        return partial(forward.logprobs, passed.hidden_BTD[b_K, t_K])
-    return partial(_compute_logprobs, passed.logits_BTV[b_K, t_K])
+                yield passed, fed
 
 
 def _compute_states(
