@@ -69,7 +69,8 @@ def iter_memory_lines(
         ConfigError: a process cannot fit; the message has all that cannot, and remedies.
     """
     here = capacity.find_address(config.ray) == capacity.LOCAL
-    on_cpu, on_gpu = memory.read_usable_memory().total if here else None, None
+    on_cpu: int | None = memory.read_usable_memory().total if here else None
+    on_gpu: int | None = None
     if here and capacity.get_local_resources(config.ray)["GPU"] and torch.cuda.is_available():
         devices = range(torch.cuda.device_count())
         on_gpu = min(torch.cuda.get_device_properties(index).total_memory for index in devices)
@@ -105,10 +106,10 @@ def iter_processes(config: RunConfig, read: Callable[[ModelConfig], Checkpoint |
             "set teacher.dtype: bfloat16 where it is float32, take a larger card or a smaller model, or raise "
             "teacher.actors.num_gpus with vllm.engine.tensor_parallel_size",
         )
-    trainings = [(f"training of student {name}", f"student {name}", made[1]) for name, made in config.students.items()]
+    trainings: list[tuple[str, str, object]] = []
     if ask.adapt is not None:
-        roles = ("teacher", "second teacher")
-        trainings = [*((f"training of the {role}'s format", role, ask.adapt) for role in roles), *trainings]
+        trainings += [(f"training of the {role}'s format", role, ask.adapt) for role in ("teacher", "second teacher")]
+    trainings += [(f"training of student {name}", f"student {name}", made[1]) for name, made in config.students.items()]
     for who, role, recipe in trainings:
         if role in sizes and isinstance(recipe, LmStudentConfig):
             yield from _iter_training_processes(recipe, who, *sizes[role])
