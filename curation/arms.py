@@ -114,7 +114,7 @@ TRUST: Registry[Trust] = _Trusts(
         "icl_confidence": Signal(
             "ICL + internal confidence",
             "icl_mean_logprob",
-            "curation.signals.icl:IclMeanLogprob",
+            "curation.signals.methods:IclMeanLogprob",
             "logprob",
             shots=True,
         ),
@@ -122,16 +122,16 @@ TRUST: Registry[Trust] = _Trusts(
             "verbalized confidence", "verbalized_confidence", "curation.signals.verbalized:VerbalizedConfidence"
         ),
         "ensemble": Signal(
-            "ensemble", "ensemble_agreement", "curation.signals.agreement:EnsembleAgreement", asks="second_teacher"
+            "ensemble", "ensemble_agreement", "curation.signals.methods:EnsembleAgreement", asks="second_teacher"
         ),
         "self_consistency": Signal(
             "self-consistency",
             "self_consistency",
-            "curation.signals.agreement:SelfConsistency",
+            "curation.signals.methods:SelfConsistency",
             section="self_consistency",
         ),
         # of a causal model; one with a reward head is curation.teachers.reward
-        "reward": Signal("reward model", "reward", "curation.signals.verifier:Verifier", "logit", asks="reward"),
+        "reward": Signal("reward model", "reward", "curation.signals.methods:Verifier", "logit", asks="reward"),
         "stacked": Fitted(
             "stacked trust",
             "curation.trust.stacked:StackedTrust",

@@ -36,7 +36,6 @@ _OWN = """
     curate inspect runs/my-run | curate inspect runs/my-run gen-0/label-pool | curate inspect runs/quickstart
     curate inspect runs/quickstart gen-0/label-pool --where 'mean_logprob > -0.5' --rows 5
     curate plan CONFIG | curate plan CONFIG --save | curate plan examples/quickstart.yaml --no-probe
-    curate plan examples/quickstart.yaml --no-probe --gpu L4
     curate report CONFIG | curate run CONFIG | curate run RUN_DIR --redo STAGE
     curate run CONFIG --until gen-0/teacher
     curate run CONFIG --redo STAGE

@@ -31,7 +31,6 @@ _PLAN_OPTIONS = (
     click.option("--probe", "num_rows", type=click.IntRange(min=1), metavar="ROWS", help="Number of rows to probe."),
     click.option("--no-probe", is_flag=True, help="Label no rows, and make no forecast."),
     click.option("--save", is_flag=True, help="Keep the forecast, so that the report compares it with what is used."),
-    click.option("--gpu", metavar="CARD", help="Compare the memory of a run's processes with this card: L4, H100, ..."),
     click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON."),
 )
 
@@ -67,14 +66,13 @@ def show_plan(
     no_probe: bool,
     save: bool,
     as_json: bool,
-    gpu: str | None,
     recut: bool = False,
 ) -> None:
     """Print the plan of a run or a filter, by the options of ``_PLAN_OPTIONS``."""
     if no_probe and (save or num_rows is not None):
         raise ConfigError("--no-probe: makes no forecast; leave out --save and --probe, or --no-probe")
     with redirect_stdout(sys.stderr):  # where Ray's warnings go, too: what this command prints is the plan alone
-        planned = planning.make_plan(config, probe=not no_probe, num_rows=num_rows, recut=recut, gpu=gpu)
+        planned = planning.make_plan(config, probe=not no_probe, num_rows=num_rows, recut=recut)
     made, path = planned.forecast, None
     if save and made is not None:
         described = planned.to_json()
@@ -133,9 +131,9 @@ def filter_pool(
 
     With --plan it labels only a sample; --probe, --no-probe, --save and --json are those of `curate plan`.
     """
-    how = {name: options.pop(name) for name in ("num_rows", "no_probe", "save", "gpu", "as_json")}
+    how = {name: options.pop(name) for name in ("num_rows", "no_probe", "save", "as_json")}
     if not plan and any(how.values()):
-        raise ConfigError("--probe, --no-probe, --save, --gpu and --json: belong to --plan; add it")
+        raise ConfigError("--probe, --no-probe, --save and --json: belong to --plan; add it")
     config = filters.make_filter_config(inputs, add_address(address, overrides), options)
     if plan:
         show_plan(config, recut=recut, **how)

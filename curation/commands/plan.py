@@ -11,7 +11,7 @@ from curation.config import ModelConfig, RunConfig, TuneConfig
 from curation.config.filter import FilterConfig
 from curation.config.resolved import describe_resolved, iter_warnings
 from curation.config.states import find_depth_problem, find_other_layers
-from curation.errors import ConfigError, ModelError
+from curation.errors import ModelError
 from curation.json_types import Json
 from curation.metrics import Estimate
 from curation.metrics.totals import make_exact
@@ -134,30 +134,26 @@ def make_plan(
     probe: bool,
     num_rows: int | None = None,
     recut: bool = False,
-    gpu: str | None = None,
 ) -> Plan:
     """Return every stage with its rows and state, and with ``probe`` a forecast of those that ask the first teacher.
 
     The probe labels a sample of ``num_rows`` rows (None: a moderate number) on Ray, by the actors that the run or the
-    filter would start. It changes nothing in the directory. ``recut`` is that of ``curate filter``. ``gpu`` is Ray's
-    name of the card that a run's memory is compared with.
+    filter would start. It changes nothing in the directory. ``recut`` is that of ``curate filter``.
 
     Raises:
-        ConfigError: a process of a run does not fit, the card is unknown, or ``gpu`` is given for a filter.
+        ConfigError: a process of a run does not fit.
     """
     opened: Opened[Any]
     forecaster: Callable[..., Any]
     memory: Sequence[str] = ()
     if isinstance(config, FilterConfig):
-        if gpu is not None:
-            raise ConfigError("--gpu: compares only the processes of a run with a card, not those of a filter")
         from curation.filter import opened as filters  # heavy, and a run needs none of it
 
         opened = output = filters.look(config, recut=recut)
         forecaster = partial(filters.forecast_filter, output)
     else:
         opened = run = open_run(config, save=False)
-        forecaster, memory = partial(forecast_run, run), tuple(iter_memory_lines(config, gpu))
+        forecaster, memory = partial(forecast_run, run), tuple(iter_memory_lines(config))
     if not opened.is_settled():
         for line in opened.checks():
             say(line)

@@ -14,9 +14,9 @@ from curation.domains.checks import JudgeCheck, check_of
 from curation.domains.text import Text
 from curation.errors import ConfigError, RowError
 from curation.signals import Answer, Weak
-from curation.signals.judge import ChosenVerdict
 from curation.signals.measure import measure
 from curation.stages.signal import apply_verdicts
+from curation.signals.methods import ChosenVerdict
 from curation.tables import io, schemas
 
 ASK = "{{ prompt }} | {{ reference }} | {{ answer }}"
