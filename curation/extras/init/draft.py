@@ -13,7 +13,7 @@ from curation.extras.init.table import TableFiles, is_id
 from curation.extras.init.task import DetectedTask
 from curation.json_types import Json
 from curation.label_columns import make_given_column
-from curation.report.html import make_environment
+from curation.report.headline import make_environment
 from curation.tables.schemas import SELECTION
 
 FEW_ROWS, MOST_ROWS = 0.4, 2_000
@@ -50,7 +50,9 @@ def draft_config(task: DetectedTask, config: Path, model: str, *, guessed_model:
         is_guessed=guessed_model,
         num_pool=num_pool,
         arms=["internal_confidence"] if task.given is None else [*map(make_given_column, task.given.confidence)],
-        ids=[name for name in columns if is_id(name) and name not in SELECTION.names],  # they tell the pool's rows apart
+        ids=[
+            name for name in columns if is_id(name) and name not in SELECTION.names
+        ],  # they tell the pool's rows apart
     )
 
 

@@ -15,8 +15,8 @@ from curation.domains.text import Text
 from curation.errors import ConfigError, RowError
 from curation.signals import Answer, Weak
 from curation.signals.measure import measure
-from curation.stages.signal import apply_verdicts
 from curation.signals.methods import ChosenVerdict
+from curation.stages.signal import apply_verdicts
 from curation.tables import io, schemas
 
 ASK = "{{ prompt }} | {{ reference }} | {{ answer }}"
