@@ -52,7 +52,8 @@ from curation.metrics.shift import compare_samples
 from curation.report.evidence import FALSE_ALARMS, Evidence, Material, Quality, weigh
 from curation.report.rivals import find_rivals
 from curation.report.rows import FunctionScores, Judged
-from curation.report.verdict import USE, ReportVerdict, reach_verdict
+from curation.report.rules import USE
+from curation.report.verdict import ReportVerdict, reach_verdict
 from curation.trust.calibration import Calibration, fit_calibration
 
 CHANCE = 0.2

@@ -16,7 +16,7 @@ from curation.pipeline.recording import record_of
 from curation.pipeline.roles import check_models
 from curation.pipeline.settling import settle
 from curation.pipeline.work import at_work
-from curation.report.verdict import CARE, STOP, USE
+from curation.report.rules import CARE, STOP, USE
 from curation.rundir.graph import Outputs, Skipped, Stage, order_stages
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run

@@ -16,8 +16,8 @@ from curation.registry import load_code
 from curation.report import charts
 from curation.report.costs import describe_amount
 from curation.report.headline import FILTERS, describe_name, format_duration, make_environment
+from curation.report.rules import RULES
 from curation.report.searched import draw_course, draw_finals, format_drawn_value
-from curation.report.verdict import RULES
 from curation.storage.paths import Place, write_atomically
 from curation.telemetry.standing import format_speed
 

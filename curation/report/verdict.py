@@ -1,93 +1,36 @@
-"""The verdict on a run: use it, use with care, or do not use; decided from its evidence by the rules in ``rules.yaml``.
+"""The verdict on a run: use it, use with care, or do not use; decided from its evidence by stated rules.
 
-A rule checks one aspect and may give a finding; the verdict is the level of the gravest finding.
-``benchmarks.verdicts`` simulates good and bad runs, and counts false alarms and misses.
+A rule of ``curation.report.rules`` checks one aspect and may give a finding; the verdict is the level of the gravest
+finding. ``benchmarks.verdicts`` simulates good and bad runs, and counts false alarms and misses.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
 
-import yaml
-from jinja2 import Template
 from pydantic import TypeAdapter
 
-from curation.escaping import quote_text
 from curation.features import features
 from curation.json_types import Json, JsonView
-from curation.metrics import Estimate, compute_finite_share, compute_proportion, compute_weighted_mean
-from curation.metrics.estimates import compute_difference
+from curation.metrics import Estimate, compute_finite_share, compute_weighted_mean
 from curation.refs import TableRef
 from curation.registry import load_code
-from curation.report.evidence import CONFIDENCE, Evidence, ReviewedPurity, widen_interval
-from curation.report.headline import WORDS, format_difference, format_percent, join_lines
+from curation.report.evidence import CONFIDENCE, Evidence, ReviewedPurity
+from curation.report.headline import format_number, format_percent
 from curation.report.record import ReviewRecord
-from curation.report.rivals import Rival
+from curation.report.rules import (
+    CARE,
+    LEVELS,
+    RULES,
+    STOP,
+    USE,
+    Level,
+    find_better_signal,
+    list_measured_sets,
+)
 
-Level = Literal["use it", "use with care", "do not use"]
-USE: Level = "use it"
-CARE: Level = "use with care"
-STOP: Level = "do not use"
-LEVELS: tuple[Level, ...] = (USE, CARE, STOP)
-"""All levels, the gravest last."""
+_EVIDENCE = TypeAdapter(Evidence)
 SIGNS: dict[Level, str] = {USE: "✓", CARE: "!", STOP: "✕"}
 """Signs of the levels, shown beside the words so that nothing depends on a colour."""
-_EVIDENCE = TypeAdapter(Evidence)
-
-
-class VerdictRule(NamedTuple):
-    """A rule of the verdict, which checks one aspect of the evidence."""
-
-    name: str
-    asks: str
-    """The rule's question, in the words of the page."""
-    mend: Template
-    """Next step for the user."""
-    find: Template
-    """Level and finding in words, or nothing but space."""
-
-
-_SPEC = yaml.safe_load((Path(__file__).parent / "rules.yaml").read_text())
-LIMITS: Mapping[str, float] = _SPEC["limits"]
-_GLOBALS: Json = {
-    "limits": LIMITS,
-    "difference": compute_difference,
-    "widen": widen_interval,
-    "proportion": partial(compute_proportion, confidence=CONFIDENCE),
-}
-_WORDS = WORDS.overlay()
-_WORDS.filters = {
-    **WORDS.filters,
-    "gain": lambda of: format_difference(of["difference"], of["low"], of["high"]),
-    "whole": lambda of: f"{format_percent(of.value)} [{100 * of.low:.0f}, {100 * of.high:.0f}]",
-    "quote": quote_text,
-}
-
-
-def _compile(text: str) -> Template:
-    return _WORDS.from_string(text, _GLOBALS)
-
-
-RULES = [
-    VerdictRule(
-        rule["name"],
-        _compile(rule["asks"]).render(),
-        _compile(rule["mend"]),
-        _compile(rule["find"]),
-    )
-    for rule in _SPEC["rules"]
-]
-"""All rules; among findings of one level, that of the first rule leads."""
-
-
-def find_better_signal(evidence: Evidence) -> Rival | None:
-    """Return a free signal that is shown to rank better than trust, the one with the highest AUC if there are more."""
-    better = [rival for rival in evidence.rivals if rival.is_better]
-    return min(
-        better, key=lambda rival: (0.0 if rival.auc is None else rival.auc.value, rival.purity.value), default=None
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,33 +50,19 @@ class ReportVerdict:
 
 def reach_verdict(evidence: Evidence, directory: str) -> ReportVerdict:
     """Return the verdict of all rules; ``directory`` is the run's, for the commands in next steps."""
-    labels, few = evidence.labels, evidence.num_selected < LIMITS["few_of_a_class"]
-    measured = [("validation", evidence.validation), ("pool", evidence.pool)]
-    facts: dict[str, Any] = {
-        "e": evidence,
-        "directory": directory,
-        "better": find_better_signal(evidence),
-        "measured": [(where, quality) for where, quality in measured if quality is not None],
-        "is_checked": evidence.checked is not None and evidence.checked.rows >= LIMITS["few_rows"],
-        "is_one_class": labels is not None and labels["num_given"] > 1 and labels["num_selected"] == 1 and not few,
-    }
-
-    def say(template: Template) -> str:
-        return join_lines(template.render(facts))
-
-    texts = [(rule, text.partition(": ")) for rule in RULES if (text := say(rule.find))]
-    found = sorted(texts, key=lambda item: -LEVELS.index(item[1][0]))
-    if not found:
-        words = say(_compile(_SPEC["praise"]))
-        return ReportVerdict(level=USE, sign=SIGNS[USE], sentence=f"Use it: {words}.", findings=[])
-    advisers = (load_code(feature.spread) for feature in features().values() if feature.spread is not None)
-    facts["spread"] = next((text for advise in advisers if (text := advise(evidence)) is not None), "")
-    findings = [
-        {"rule": rule.name, "level": level, "finding": text, "next": say(rule.mend)} for rule, (level, _, text) in found
-    ]
-    worst, words = cast("Level", found[0][1][0]), findings[0]["finding"]
+    found = [(rule, finding) for rule in RULES if (finding := rule.find(evidence)) is not None]
+    found.sort(key=lambda item: -LEVELS.index(item[1][0]))
+    worst, words = found[0][1] if found else (USE, _praise(evidence))
     if len(found) > 1:
         words += f"; {len(found) - 1} further finding{'s' if len(found) > 2 else ''}"
+    advisers = [feature.spread for feature in features().values() if feature.spread is not None]
+    texts = (load_code(path)(evidence) for path in advisers if found)
+    spread, better = next((text for text in texts if text is not None), ""), find_better_signal(evidence)
+    facts = {"directory": directory, "signal": "" if better is None else better.signal, "spread": spread}
+    findings = [
+        {"rule": rule.name, "level": level, "finding": text, "next": rule.mend.format(**facts)}
+        for rule, (level, text) in found
+    ]
     return ReportVerdict(level=worst, sign=SIGNS[worst], sentence=f"{worst.capitalize()}: {words}.", findings=findings)
 
 
@@ -199,3 +128,23 @@ def find_gravest(verdicts: Sequence[Mapping[str, object] | None]) -> Json | None
         return None
     index, worst = max(given, key=lambda item: (LEVELS.index(item[1]["level"]), item[0]))
     return {**worst, "generation": index if len(verdicts) > 1 else None}
+
+
+def _praise(evidence: Evidence) -> str:
+    """Return the evidence in favour of a run without findings, in words."""
+    text = "no rule finds anything against it"  # if people alone checked it
+    for where, quality in list_measured_sets(evidence):
+        if (auc := quality.auc) is not None:  # the pool's comes last
+            text = f"trust puts right labels first (AUC {format_number(auc)} on {quality.rows:,} parsed {where} rows)"
+    selected = f"of the {evidence.num_selected:,} selected labels"
+    if evidence.pool is not None:
+        return f"{text}, and {format_percent(evidence.pool.top.value)} {selected} are right"
+    if evidence.checked is not None:
+        purity = evidence.checked.purity
+        share = f"{format_percent(purity.value)} [{100 * purity.low:.0f}, {100 * purity.high:.0f}]"
+        return f"{text}, and people found {share} {selected} right ({evidence.checked.rows:,} rows checked)"
+    if evidence.foreseen is not None:
+        purity = evidence.foreseen.purity
+        share = f"{format_percent(purity.value)} [{100 * purity.low:.0f}, {100 * purity.high:.0f}]"
+        return f"{text}, and validation foresees that {share} {selected} are right"
+    return text

@@ -12,8 +12,8 @@ from curation.json_types import Json, JsonView
 from curation.pipeline.growth import iter_prepare_records
 from curation.pipeline.numbers import read_numbers_after
 from curation.refs import ModelRef, TableRef
+from curation.report.rules import STOP
 from curation.report.students import collect_trainings, describe_decoding
-from curation.report.verdict import STOP
 from curation.stages.chooser import is_ranked_as_reference
 from curation.stages.label import Label
 from curation.stages.score import Score

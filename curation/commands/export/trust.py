@@ -37,7 +37,7 @@ from curation.filter.package.folder import PACKAGE, write
 from curation.filter.parts import PackagePart
 from curation.refs import TableRef
 from curation.registry import load_code
-from curation.report.verdict import STOP
+from curation.report.rules import STOP
 from curation.rundir.manifest import StageRecord
 from curation.stages.label import Label
 from curation.storage.paths import Place

@@ -14,7 +14,8 @@ from test_verdict import HEALTHY
 from curation.domains.classification import Classification
 from curation.report.class_table import as_evidence, collect_class_table
 from curation.report.html import _PAGES
-from curation.report.verdict import CARE, LIMITS, reach_verdict
+from curation.report.rules import CARE, COLLAPSE
+from curation.report.verdict import reach_verdict
 from curation.selection.class_shares import estimate_shares
 from curation.tables import schemas
 
@@ -72,11 +73,7 @@ def test_rows_by_class_are_those_of_a_count_by_hand(run):
     assert found["rows"][0]["confused"] is None  # nobody is called anger in error
     assert found["num_unparsed"] == given[3] > 0
     gaps = [abs(row["share"] - row["estimated"]) for row in found["rows"]]
-    assert (
-        found["distance"] == pytest.approx(sum(gaps) / 2)
-        and found["distance"] > LIMITS["collapse"]
-        and found["least"] < 0.02
-    )
+    assert found["distance"] == pytest.approx(sum(gaps) / 2) and found["distance"] > COLLAPSE and found["least"] < 0.02
     evidence = as_evidence(found)
     assert evidence is not None and [line[0] for line in evidence["over"]] == ["joy"]
     assert [line[0] for line in evidence["under"]] == ["<b>sadness</b>", "anger"]
@@ -155,7 +152,7 @@ def test_a_collapse_names_the_classes_and_the_line_to_write() -> None:
     assert seen["collapse"]["next"] == "Divide the places among the classes: selection: {quota: auto}."
     assert "selection: {budget: {n: 2000}, quota: auto}" in found(is_cut=True)["collapse"]["next"]
     assert "the teacher gave too few rows the other labels" in found(is_divided=True)["collapse"]["next"]
-    most = LIMITS["collapse"]
+    most = COLLAPSE
     assert not found(distance=most + 0.009) and found(distance=most + 0.02)
     assert "30.0 % of the places of selection.quota; sadness" in found(basis="given")["collapse"]["finding"].replace(
         "\N{NO-BREAK SPACE}", " "

@@ -20,7 +20,8 @@ from curation.refs import TableRef
 from curation.report.control import WORD, measure_control
 from curation.report.evidence import Control
 from curation.report.rows import FunctionScores, Judged
-from curation.report.verdict import CARE, USE, reach_verdict
+from curation.report.rules import CARE, USE
+from curation.report.verdict import reach_verdict
 from curation.tables import io
 
 CLASSES = ("cards", "loans", "savings")

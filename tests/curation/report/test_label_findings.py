@@ -15,7 +15,8 @@ from curation.domains.mcqa import Mcqa
 from curation.refs import TableRef
 from curation.report.control import FEW_OPTIONS, measure_option_lengths
 from curation.report.evidence import OptionLengths
-from curation.report.verdict import CARE, STOP, reach_verdict
+from curation.report.rules import CARE, STOP
+from curation.report.verdict import reach_verdict
 
 
 def findings(**fields: Any) -> dict[str, dict[str, str]]:

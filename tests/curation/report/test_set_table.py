@@ -16,7 +16,8 @@ from curation.domains.class_counts import make_held_mask
 from curation.domains.classification import Classification
 from curation.report.class_table import as_evidence, collect_class_table
 from curation.report.html import _PAGES
-from curation.report.verdict import LIMITS, reach_verdict
+from curation.report.rules import COLLAPSE
+from curation.report.verdict import reach_verdict
 from curation.tables import schemas
 
 NAMES = ("card", "<b>fee</b>", "app")
@@ -90,7 +91,7 @@ def test_no_set_needs_more_other_rows_than_the_greatest_gap_says(run):
     found = collect_class_table(of, record, "trust")
     counts = np.array([row["given"] for row in found["rows"]]) / len(same)
     assert [row["share"] for row in found["rows"]] == pytest.approx(counts)
-    assert found["distance"] <= 0.25 < LIMITS["collapse"]
+    assert found["distance"] <= 0.25 < COLLAPSE
 
 
 def test_a_label_that_is_no_set_of_the_classes_holds_none():

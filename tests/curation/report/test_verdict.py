@@ -35,8 +35,9 @@ from curation.report.near_copies import NearCopies
 from curation.report.record import PossibleGroups, ReviewRecord
 from curation.report.rivals import Rival
 from curation.report.rows import FunctionScores, Judged
+from curation.report.rules import CARE, RULES, STOP, USE
 from curation.report.samples import collect_samples
-from curation.report.verdict import CARE, RULES, STOP, USE, find_gravest, find_reviewed_purity, reach_verdict
+from curation.report.verdict import find_gravest, find_reviewed_purity, reach_verdict
 from curation.stages.shift import describe_foreign
 
 pytestmark = pytest.mark.long
