@@ -98,7 +98,7 @@ def reinforce(
     progress: Callable[[int, int, str], None] | None = None,
     kept: Kept | None = None,
 ) -> TrainingRecord:
-    """Train ``base`` and save the result; all, errors too, is as for :meth:`train.epochs.RowObjective.train`.
+    """Train ``base`` and save the result; all, errors too, is as for :meth:`train.epochs.RowTrainer.train_on`.
 
     Over-long prompts are dropped and counted.
     """

@@ -224,13 +224,19 @@ def compute_logits_at(trust: StateTrust, rows: LabelledRows, places_M: Int64s) -
 
 
 def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int) -> LabelledRows:
-    """Return the rows of ``labels`` that a fit may use, are graded and have all states, read batch by batch.
+    """Return the rows of ``labels`` that a fit may use, are graded and have all states; see :func:`check_parts`."""
+    rows = read_labelled_rows(labels, grades, config, seed=seed)
+    check_parts(rows, config)
+    return rows
+
+
+def check_parts(rows: LabelledRows, config: TrustConfig) -> None:
+    """Raise an error if a function of these settings could not be fitted on these rows.
 
     Raises:
         DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
         ConfigError: ``config.pca`` requests more components than there are.
     """
-    rows = read_labelled_rows(labels, grades, config, seed=seed)
     share = "" if config.source_share == 1 else ", a larger trust.source_share"
     words = "parsed weak labels" if config.fit_on == "parsed" else "weak labels"
     for part, name in enumerate(NAMES):
@@ -245,7 +251,6 @@ def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
     if config.pca is not None:
         width = sum(rows.sizes[: len(config.states)])
         check_size(config.pca, width=width, num_rows=len(rows.places(FIT)), key="trust.pca")
-    return rows
 
 
 def read_labelled_rows(

@@ -26,9 +26,9 @@ from curation.refs import TableRef
 from curation.selection import risk
 from curation.tables import io
 from curation.tables.schemas import describe_mend, get_input_column
-from curation.trust.parts import NAMES, UNUSED, assign_parts, find_first_of_each, find_independent, find_used
+from curation.trust.parts import UNUSED, assign_parts, find_first_of_each, find_independent, find_used
 from curation.trust.stacked import list_stored_numbers
-from train.trust import compute_logits_at, fit_rows, read_inputs
+from train.trust import check_parts, compute_logits_at, fit_rows, read_inputs
 from train.trust_loop import LabelledRows, SideBySide
 from tune.space import Point
 
@@ -206,13 +206,7 @@ def run_trial(source: TrialRows, point: Point, objective: Objective, *, fold: in
     begun = time.monotonic()
     held_N = source.fold_N(objective.folds, seed) == fold
     rows = source.rows(point.trust, held_N, seed=seed)
-    for part, name in enumerate(NAMES):
-        correct_P = rows.correct_N[rows.places(part)]
-        if (num_right := int(correct_P.sum())) in (0, len(correct_P)):
-            raise DegenerateSourceError(
-                f"tune: {num_right} of {len(correct_P)} labels are right in the {name} part, but both right and "
-                f"wrong ones are needed; give more source rows or fewer folds (trust.{name}_fraction)"
-            )
+    check_parts(rows, point.trust)
     trust = fit_rows(point.kind, rows, point.trust, seed=fit_seed, origin={"seed": fit_seed})
     raw_H = compute_logits_at(trust, rows, np.flatnonzero(held_N))
     cluster_H = None if source.cluster_N is None else source.cluster_N[held_N]
