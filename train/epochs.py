@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 from transformers import TrainingArguments, set_seed
 from transformers.utils.logging import disable_progress_bar
 
@@ -23,7 +24,7 @@ from curation.models.dtypes import settle_training
 from curation.refs import ModelRef, TableRef
 from train.callbacks import Checkpointing, Kept, Partial, Progress
 from train.models import TrainingRecord, count_warm_up_steps, load_base, make_trainable
-from train.stream import Division, Loader, Order, TokenRows
+from train.stream import Division, Order, TokenRows
 from train.tokens import TrainingRow
 from train.trainer import Guarded, make_arguments, read_once
 
@@ -77,8 +78,10 @@ class RowTrainer(Guarded):
 
     def get_train_dataloader(self) -> Any:
         """Return the batches of this worker; they are already divided among the workers."""
-        pinned = self.args.dataloader_pin_memory
-        return Loader(self.rows, self._division, collate_fn=self.collate, pin_memory=pinned)
+        how: dict[str, Any] = {"collate_fn": self.collate, "pin_memory": self.args.dataloader_pin_memory}
+        loader: Any = DataLoader(self.rows, batch_sampler=self._division, **how)
+        loader.set_epoch = self._division.set_epoch  # transformers calls it before each epoch
+        return loader
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None

@@ -2,7 +2,7 @@
 
 Several workers form a worker group of Ray Train. A single worker is a process that outlives the training
 (:class:`TrainProcess`): its start, mostly imports, is a large part of a short training, so later trainings with the
-same resources use it too. There the loop runs in Ray Train's local mode and so reads the same context.
+same resources use it too.
 """
 
 import gc
@@ -69,20 +69,20 @@ class TrainProcess:
         )
         self._worker: Any = None
 
-    def run(self, task: Json, config: TrainSection, *, name: str, storage: Place) -> None:
+    def run(self, task: Json, config: TrainSection, *, name: str) -> None:
         """Run a task as :func:`launch` does, with up to ``config.max_failures`` further attempts."""
         for num_failures in range(config.max_failures + 1):
             worker: Any = self._worker or self._make.remote()
             self._worker = worker
             try:
-                wait_for_call(partial(ray.get, worker.run.remote(task, name, str(storage))))
+                wait_for_call(partial(ray.get, worker.run.remote(task)))
                 return
             except RayError as error:
                 self.close()
                 if isinstance(lost := find_root_error(error), CommitError):
                     raise lost from None
                 if num_failures == config.max_failures:
-                    raise _make_failure(name, storage, error) from error
+                    raise _make_failure(name, error) from error
 
     def close(self) -> None:
         """End the process."""
@@ -94,11 +94,9 @@ class TrainProcess:
 class _Worker:
     """The actor that does the work of a :class:`TrainProcess`."""
 
-    def run(self, task: Json, name: str, storage: str) -> None:
+    def run(self, task: Json) -> None:
         """Run a task as the only worker of a training."""
-        alone = ray.train.ScalingConfig(num_workers=0, use_gpu=bool(ray.get_gpu_ids()))
-        config = ray.train.RunConfig(name=name, storage_path=storage)
-        ray.train.torch.TorchTrainer(_run_loop, train_loop_config=task, scaling_config=alone, run_config=config).fit()
+        _run_loop(task)
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -106,7 +104,7 @@ class _Worker:
 
 def _run_loop(task: Json) -> None:
     """Run the loop in a worker, under the claim on the run directory; leave an error of ``FINAL`` to the driver."""
-    is_first = ray.train.get_context().get_world_rank() == 0
+    is_first = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
     torch.set_num_threads(task["config"].cpus_per_worker)
     with fence.around(task["claim"] if is_first else None):
         try:
@@ -156,8 +154,7 @@ def launch(
     task = {**task, "loop": loop, "config": config, "claim": claim, "note": str(note), "failure": str(failure)}
     with follow_progress(note, update, unit):
         if process is not None and config.num_workers == 1 and isinstance(storage, Path):
-            storage.mkdir(parents=True, exist_ok=True)
-            process.run(task, config, name=name, storage=storage)
+            process.run(task, config, name=name)
         else:
             _launch_group(task, config, name=name, storage=storage)
     if claim is not None:
@@ -193,12 +190,12 @@ def _launch_group(task: Json, config: TrainSection, *, name: str, storage: Place
         for _, failure in sorted(failures.items()):  # the first worker's says to whom
             if isinstance(lost := find_root_error(failure), CommitError):
                 raise lost from None
-        raise _make_failure(name, storage, error) from error
+        raise _make_failure(name, error) from error
 
 
-def _make_failure(name: str, storage: Place, error: BaseException) -> RunFailedError:
+def _make_failure(name: str, error: BaseException) -> RunFailedError:
     cause = str(error).strip().splitlines()[-1]
-    return RunFailedError(f"{name}: training failed: {cause}; run the same command to resume from {storage}")
+    return RunFailedError(f"{name}: training failed: {cause}; run the same command to resume")
 
 
 def remove(storage: Place) -> None:

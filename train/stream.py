@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 from datasets import Dataset as ArrowRows
-from torch.utils.data import BatchSampler, DataLoader, Dataset
+from torch.utils.data import BatchSampler, Dataset
 
 from curation.arrays import Int64s
 from curation.config import LmStudentConfig
@@ -183,16 +183,3 @@ def write_pairs(pairs: Sequence[Pair], path: Path) -> TableRef:
     rows = [{"row_id": number, **pair._asdict()} for number, pair in enumerate(pairs)]
     schema = pa.schema([("row_id", pa.int64()), ("prompt", pa.string()), ("completion", pa.string())])
     return io.write(pa.Table.from_pylist(rows, schema=schema), str(path))
-
-
-class Loader(DataLoader[Any]):
-    """The micro-batches of one worker, epoch after epoch; batches skipped on resuming are not read."""
-
-    def __init__(self, rows: TokenRows, division: Division, **settings: Any) -> None:
-        """Pass ``settings`` on to ``torch.utils.data.DataLoader``."""
-        super().__init__(rows, batch_sampler=division, **settings)
-        self._division = division
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose batches come next."""
-        self._division.set_epoch(epoch)
