@@ -274,7 +274,7 @@ def test_a_student_whose_worker_is_killed_goes_on_from_its_checkpoint(
 
         import train.callbacks as students
 
-        keep, kept = students.Kept.keep, []
+        keep, kept = students.StoredCheckpoints.keep, []
 
         def dying_keep(self, directory: Path) -> None:
             keep(self, directory)
@@ -284,7 +284,7 @@ def test_a_student_whose_worker_is_killed_goes_on_from_its_checkpoint(
                 os.kill(os.getpid(), signal.SIGKILL)
             Path(mark).with_suffix(".kept").write_text(str(len(kept)))
 
-        students.Kept.keep = dying_keep
+        students.StoredCheckpoints.keep = dying_keep
         students_train(task, notes)
 
     students_train = student._train

@@ -30,7 +30,7 @@ CHECKPOINT_SECONDS = 600.0
 """Maximum time between two checkpoints, even if the share of steps requires none in between."""
 
 
-class Kept:
+class StoredCheckpoints:
     """A folder of checkpoints in Ray Train's storage, which outlives the machine; every worker resumes from it."""
 
     def keep(self, directory: Path) -> None:
@@ -55,7 +55,9 @@ class Partial:
         self.checkpoints = self.folder / "checkpoints"
 
     @classmethod
-    def open(cls, output: Path, learnt: Sequence[object], kept: Kept | None, args: TrainingArguments) -> Self:
+    def open(
+        cls, output: Path, learnt: Sequence[object], kept: StoredCheckpoints | None, args: TrainingArguments
+    ) -> Self:
         """Return the folder of a training that begins or resumes, with its stored checkpoints; every worker calls this.
 
         The first worker prepares it; if the workers do not share it (``kept``), each prepares its own. Checkpoints of
@@ -128,7 +130,7 @@ class Checkpointing(TrainerCallback):
     Leave ``save_total_limit`` of ``TrainingArguments`` unset: it would remove the last good checkpoint too early.
     """
 
-    def __init__(self, partial: Partial, kept: Kept | None = None) -> None:
+    def __init__(self, partial: Partial, kept: StoredCheckpoints | None = None) -> None:
         """Store checkpoints in ``kept``, too, if the workers do not share the folder of ``partial``."""
         self._partial, self._kept = partial, kept
         self._saved = self._looked = time.monotonic()

@@ -22,7 +22,7 @@ from curation.escaping import get_logger
 from curation.models import check_tokens, load_tokenizer
 from curation.models.dtypes import settle_training
 from curation.refs import ModelRef, TableRef
-from train.callbacks import Checkpointing, Kept, Partial, Progress
+from train.callbacks import Checkpointing, Partial, Progress, StoredCheckpoints
 from train.models import TrainingRecord, count_warm_up_steps, load_base, make_trainable
 from train.stream import Division, Order, TokenRows
 from train.tokens import TrainingRow
@@ -102,7 +102,7 @@ class RowTrainer(Guarded):
         seed: int,
         output: Path,
         progress: Callable[[int, int, str], None] | None = None,
-        kept: Kept | None = None,
+        kept: StoredCheckpoints | None = None,
     ) -> TrainingRecord:
         """Train ``base`` and save an adapter or a full model to ``output`` atomically (:func:`train.models.save`).
 

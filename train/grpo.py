@@ -31,7 +31,7 @@ from curation.models.loading import make_saved_ref
 from curation.models.own_code import get_hub_revision
 from curation.refs import ModelRef, TableRef
 from curation.tables import io
-from train.callbacks import Checkpointing, Kept, Partial, Progress
+from train.callbacks import Checkpointing, Partial, Progress, StoredCheckpoints
 from train.grpo_trainer import Game, GRPOConfig, Trainer, Watch, compute_curves, find_dead_end
 from train.models import (
     TrainingRecord,
@@ -96,7 +96,7 @@ def reinforce(
     seed: int,
     output: Path,
     progress: Callable[[int, int, str], None] | None = None,
-    kept: Kept | None = None,
+    kept: StoredCheckpoints | None = None,
 ) -> TrainingRecord:
     """Train ``base`` and save the result; all, errors too, is as for :meth:`train.epochs.RowTrainer.train_on`.
 

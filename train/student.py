@@ -16,7 +16,7 @@ from curation.storage.cache import scratch, staged
 from curation.storage.paths import Place, Remote, to_place
 from curation.telemetry.standing import Update
 from train import fence
-from train.callbacks import Kept
+from train.callbacks import StoredCheckpoints
 from train.launch import FINAL, Notes, launch
 from train.models import TrainingRecord, TrainingResult, read_saved
 from train.trainer import count_accumulation_steps
@@ -26,7 +26,7 @@ Learn = Callable[..., TrainingRecord]
 
 It trains ``base`` on ``rows`` and saves the result to the path ``output`` atomically. All workers call it with the same
 arguments, but only the first has ``progress``, a function of rows done, rows in all and words on the loss. ``kept``
-(``train.callbacks.Kept``) stores checkpoints if the workers do not share ``output``.
+(``train.callbacks.StoredCheckpoints``) stores checkpoints if the workers do not share ``output``.
 """
 
 
@@ -74,7 +74,7 @@ def _train(task: Json, notes: Notes | None) -> None:
                 config,
                 output=local,
                 progress=None if notes is None else notes.note,
-                kept=Kept() if isinstance(output, Remote) else None,
+                kept=StoredCheckpoints() if isinstance(output, Remote) else None,
                 **task["read"],
             )
             if notes is not None:  # before what is written here is put in the place of what another driver may have put
