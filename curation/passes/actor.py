@@ -127,9 +127,9 @@ class ModelActor:
             if pass_id not in self._sessions:
                 if (jobs := ray.get(self._queue.job.remote(pass_id, self._id))) is None:
                     return None
-                (made,) = ray.get(jobs)
+                ((job, versions),) = ray.get(jobs)
                 try:
-                    session = self._sessions[pass_id] = _PassSession(*made, self._models)
+                    session = self._sessions[pass_id] = _PassSession(job, versions, self._models)
                 except StartError as error:  # Ray starts another process where there is room
                     ray.get(self._queue.unstarted.remote(pass_id, self._id, nodes.describe_here(), str(error)))
                     os.write(2, f"{error}\n".encode())

@@ -115,7 +115,7 @@ class EndpointTeacher(BaseTeacher):
         if problem is not None:
             return AnsweredRow(request.row_id, error=problem)
         path, body, field = make_question(request, decoding, self._config, seed)
-        asked = {"path": path, "body": body, "kind": self.client.config.kind}
+        asked: Json = {"path": path, "body": body, "kind": self.client.config.kind}
         if decoding.temperature:
             asked |= {"row": request.row_id, "seed": seed}
         if again := getattr(self._config.endpoint, "again", 0):

@@ -70,6 +70,11 @@ def answer_of(number: int) -> AnsweredRow:
     return AnsweredRow(0, f"answer {number} " + "x" * 97 * (number % 7))
 
 
+def texts_of(paid: Paid, sent: list[int]) -> list[str | None]:
+    """The kept answers to the questions of these numbers."""
+    return [paid.find(f"q{number}").completion for number in sent]  # type: ignore[union-attr]
+
+
 def test_a_full_disk_costs_no_answer_that_was_paid(tmp_path: Path) -> None:
     """Once there is room again, all answers are found: in this process, and by the next one."""
     paid = Paid(str(tmp_path))
@@ -83,7 +88,7 @@ def test_a_full_disk_costs_no_answer_that_was_paid(tmp_path: Path) -> None:
     sent += buy(paid, range(36, 40))
     paid.flush()
     for reader in (paid, Paid(str(tmp_path))):
-        assert [reader.find(f"q{number}").text for number in sent] == [answer_of(number).text for number in sent]
+        assert texts_of(reader, sent) == [answer_of(number).completion for number in sent]
         assert reader.spending.questions == len(sent) and not reader.spending.open
         assert reader.spending.tokens == Usage(5 * len(sent), 5 * len(sent))
 
@@ -100,4 +105,4 @@ def test_a_disk_that_is_really_full_does_the_same(tmp_path: Path) -> None:
         sent += buy(paid, range(200, 210))
         paid.flush()
         found = Paid(str(disk / "paid"))
-        assert [found.find(f"q{number}").text for number in sent] == [answer_of(number).text for number in sent]
+        assert texts_of(found, sent) == [answer_of(number).completion for number in sent]
