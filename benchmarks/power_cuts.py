@@ -200,7 +200,7 @@ def _last_stage(run: CutRun) -> str:
     return found
 
 
-def _check(run: CutRun, expected: dict[str, bytes]) -> list[str]:
+def _check(run: CutRun, expected: dict[str, list[dict[str, Any]]]) -> list[str]:
     """Return what is wrong with a run that has ended."""
     wrong = []
     ids = run.committed()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import lance
 import pytest
 import yaml
 
@@ -59,8 +60,8 @@ def test_a_feature_of_an_installed_package_is_a_part_of_a_run_and_its_report(ins
     assert done.returncode == 0, done.stderr
     run = config.parent / "run"
     report = json.loads((run / "report.json").read_text())
-    (path,) = run.glob("gen-0/select-*/brief.jsonl")
-    brief = [json.loads(line)["completion"] for line in path.read_text().splitlines()]
+    (path,) = run.glob("gen-0/select-*/brief.lance")
+    brief = lance.dataset(str(path)).to_table()["completion"].to_pylist()
     assert set(brief) == {ANSWERS[0]}  # the column ranks: only the shortest of the three answers
     found = report["features"]["brevity"]
     assert found["characters"]["brief"] == sum(map(len, brief)) and 0 < found["mean_brevity"] < 1

@@ -232,10 +232,8 @@ def _without_compression(inner: str) -> tuple[str, str]:
 
 
 def _find_split(inner: str) -> str:
-    """Return the split that a path names (the file name goes first), or the arm that a run selected; else ""."""
+    """Return the split that a path names (the file name goes first), or ""."""
     *folders, file = PurePosixPath(inner).parts or ("",)
-    if folders and folders[-1].startswith(("select-", "keep-")):  # a run's own, with a file for each arm
-        return f"arm {PurePosixPath(file).stem}"
     keys = [hit[2] for part in folders if (hit := _KEY.fullmatch(part)) and hit[1].casefold() in _SPLIT_KEYS]
     names = [file.partition(".")[0], *reversed([part for part in folders if "=" not in part]), *keys]
     parts = (part for name in names for part in re.split(r"[\W_]+|(?<=[a-z])(?=[A-Z])", name))

@@ -74,7 +74,7 @@ class Entry(NamedTuple):
     schema: pa.Schema
 
 
-class Kept(NamedTuple):
+class KeptLabels(NamedTuple):
     """The labels of a test, and the run directory in which a model gave them."""
 
     labels: pa.Table
@@ -99,7 +99,7 @@ def make_entry(job: LabelJob, folder: Place, *, revision: int) -> Entry:
     return Entry(folder / f"{fingerprint(key)}.parquet", key, job.schema(0))
 
 
-def find(entry: Entry) -> Kept | None:
+def find(entry: Entry) -> KeptLabels | None:
     """Return the labels of an entry, or None if its file is missing, damaged or holds others."""
     try:
         content = entry.path.read_bytes()
@@ -109,7 +109,7 @@ def find(entry: Entry) -> Kept | None:
         table = pq.read_table(pa.BufferReader(content), page_checksum_verification=True)
         stored = json.loads(table.schema.metadata[TOLD])
         is_it = stored["key"] == entry.key and table.schema.equals(entry.schema)
-        return Kept(table.replace_schema_metadata(), stored["run"]) if is_it else None
+        return KeptLabels(table.replace_schema_metadata(), stored["run"]) if is_it else None
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
         return None  # damaged: this run's labels replace it
 

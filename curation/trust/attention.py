@@ -18,14 +18,14 @@ from torch import Tensor, nn
 from curation.config import TrustConfig
 from curation.errors import ConfigError
 from curation.json_types import JsonView
-from curation.trust.neural import NORM_EPS, Block, NetTrust, Shape, TrustNet, drop_path
+from curation.trust.neural import NORM_EPS, Block, NetShape, NetTrust, TrustNet, drop_path
 
 QUERY_SCALE = 0.02
 """The standard deviation of the query's initial values, as in BERT."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionArchitecture(Shape):
+class AttentionArchitecture(NetShape):
     """The shape of an attention network."""
 
     sizes: tuple[int, ...]

@@ -101,7 +101,7 @@ NORM_EPS = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class NetShape:
     """The part of a network's shape that ``TrustConfig`` sets and documents."""
 
     width: int
@@ -118,7 +118,7 @@ class Shape:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Architecture(Shape):
+class Architecture(NetShape):
     """The shape of a neural trust function's network."""
 
     input_size: int

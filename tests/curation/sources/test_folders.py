@@ -38,7 +38,6 @@ def put(folder: Path, *names: str) -> None:
         (("rows.csv", "rows.parquet", "rows.jsonl"), ["no split named, csv", "no split named, parquet"]),
         (("rows.jsonl", "sample.jsonl"), ["no split named, jsonl: rows.jsonl", "sample, jsonl: sample.jsonl"]),
         (("labelled.csv", "unlabelled.csv"), ["labelled, csv", "unlabelled, csv"]),
-        (("gen-0/select-a1/trust.parquet", "gen-0/select-a1/naive.parquet"), ["arm trust, parquet", "arm naive"]),
     ],
 )
 def test_several_kinds_are_refused_with_their_files(tmp_path: Path, names: tuple[str, ...], kinds: list[str]) -> None:
