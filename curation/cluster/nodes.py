@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from curation.cluster.versions import make_versions_question as make_versions_question  # also named from here
+from curation.cluster.versions import make_versions_question as make_versions_question
 from curation.errors import ClusterError
 from curation.escaping import get_logger
 from curation.heavy import ray

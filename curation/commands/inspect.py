@@ -165,7 +165,7 @@ def examine(
     except REFUSALS as error:
         why = describe_lance_error(error) or strip_locations(error)
         raise TableError(f"{uri}: is not a Lance table ({why})") from error
-    versions: list[Json] = dataset.versions()
+    versions: list[Any] = dataset.versions()
     numbers = [item["version"] for item in versions]
     if version is not None:
         if version not in numbers:
@@ -181,9 +181,8 @@ def examine(
     try:
         num_rows = int(dataset.count_rows())
         matching = num_rows if where is None else int(dataset.count_rows(filter=where))
-        sample = (
-            dataset.to_table(columns=columns and list(columns), filter=where, limit=rows).to_pylist() if rows else []
-        )
+        wanted = None if columns is None else list(columns)
+        sample = dataset.to_table(columns=wanted, filter=where, limit=rows).to_pylist() if rows else []
         return {
             "uri": uri,
             "version": dataset.version,

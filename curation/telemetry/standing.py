@@ -16,8 +16,8 @@ from curation.periodic import every
 from curation.storage.paths import Place, Remote, write_atomically
 
 PACE_SECONDS = 120.0  # length of the time window for the speed in rows/s, in seconds
-KNOWN_ROWS, KNOWN_SECONDS = 10, 20.0
-"""Minimum number of rows and minimum window in seconds for an estimate of the time left."""
+KNOWN_LOOKS, KNOWN_ROWS, KNOWN_SECONDS = 4, 10, 20.0
+"""Minimum numbers of updates and rows, and minimum window in seconds, for an estimate of the time left."""
 EVENT_SECONDS = 3.0  # initial interval between two progress events, in seconds
 MAX_EVENT_SECONDS = 60.0
 """Interval between two progress events after 100 minutes, in seconds; a day adds less than a megabyte of events."""
@@ -157,11 +157,11 @@ class Pace:
 
     @property
     def is_known(self) -> bool:
-        """Whether enough rows and seconds are in the window for an estimate of the time left."""
-        if not self._seen:
+        """Whether enough looks, rows and seconds are in the window for an estimate of the time left."""
+        if len(self._seen) < KNOWN_LOOKS:
             return False
         (begun, before), (now, rows) = self._seen[0], self._seen[-1]
-        return rows - before >= KNOWN_ROWS and now - begun > KNOWN_SECONDS
+        return rows - before >= KNOWN_ROWS and now - begun >= KNOWN_SECONDS
 
 
 class ProgressJournal:

@@ -49,7 +49,11 @@ def explain_row(run: Place, row_id: int, split: str | None = None) -> Json:
     audit = found.splits.get("audit")
     if split == "pool" and audit is not None:
         gold = (found.one(audit, row_id, ["gold"]) or {}).get("gold")
-    labelled = [index for index in range(max(1, len(found.config.generations))) if found.has_labels(index)]
+    labelled = [
+        index
+        for index in range(max(1, len(found.config.generations)))
+        if any(found.stage(index, name, Label) is not None for name in splits)
+    ]
     return {
         "row_id": row_id,
         "split": split,

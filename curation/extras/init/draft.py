@@ -28,7 +28,8 @@ def draft_config(task: DetectedTask, config: Path, model: str, *, guessed_model:
         path = {"path": _make_relative(table.path, folder)}
         return path if table.delimiter == COMMA else path | {"delimiter": table.delimiter}
 
-    num_labelled, source_split = task.labelled.num_rows, {"from": "labelled"}
+    num_labelled = task.labelled.num_rows
+    source_split: Json = {"from": "labelled"}
     num_pool = num_labelled - min(MOST_ROWS, int(num_labelled * FEW_ROWS))
     sources = {"labelled": task.labelled}
     if task.unlabelled is not None:
