@@ -238,29 +238,21 @@ READERS: Registry[Reader] = Registry(
 """Readers of source files by name."""
 
 
-def _accept_path(path: str, found: object) -> str:
-    """Return the path of a user's form, which must have the methods ``fits`` and ``read``."""
-    if not callable(getattr(found, "read", None)) or not callable(getattr(found, "fits", None)):
-        raise TypeError("it has no methods fits and read")
-    return path
-
-
-FORMS: Registry[str | None] = Registry(
-    "form",
-    {"rows": None, "prodigy": "curation.sources.forms:Prodigy", "label_studio": "curation.sources.forms:LabelStudio"},
-    _accept_path,
-    groups=("curation.forms",),
+ENTRY_POINTS = "curation.domains"
+"""The group of entry points under which domains are found by name."""
+DOMAINS: Registry[str] = Registry(
+    "domain",
+    {
+        "chess": "curation.domains.chess:Chess",
+        "chess_mate": "curation.domains.chess:ChessMate",
+        "classification": "curation.domains.classification:Classification",
+        "math": "curation.domains.math:Math",
+        "mcqa": "curation.domains.mcqa:Mcqa",
+        "next_token": "curation.domains.next_token:NextToken",
+        "pair": "curation.domains.pair:AnswerPair",
+        "text": "curation.domains.text:Text",
+    },
+    lambda path, found: path,
+    groups=(ENTRY_POINTS,),
 )
-"""Forms of rows by name: a class as ``module:Class`` (``curation.sources.forms.Form``), or None for plain columns."""
-
-DOMAINS = {
-    "chess": "curation.domains.chess:Chess",
-    "chess_mate": "curation.domains.chess:ChessMate",
-    "classification": "curation.domains.classification:Classification",
-    "math": "curation.domains.math:Math",
-    "mcqa": "curation.domains.mcqa:Mcqa",
-    "next_token": "curation.domains.next_token:NextToken",
-    "pair": "curation.domains.pair:AnswerPair",
-    "text": "curation.domains.text:Text",
-}
-"""Classes of task interfaces, by name; a user's own is ``module:Class`` or an entry point (``curation.domains``)."""
+"""Classes of task interfaces, by name; a user's own is ``module:Class`` or an entry point."""

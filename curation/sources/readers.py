@@ -21,7 +21,7 @@ from curation.errors import SourceError
 from curation.escaping import format_error, quote_text
 from curation.json_types import Json
 from curation.registry import READERS, load_code
-from curation.sources.forms import ROWS, FlatRow, find_form_name, get_form
+from curation.sources.forms import FORMS, ROWS, FlatRow
 from curation.sources.missing import as_json
 from curation.sources.paths import compute_content_digest, get_filesystem, naming_errors, read_stamp
 from curation.sources.records import MAX_RECORD, iter_records, parse_csv_fields, parse_csv_header, parse_json_object
@@ -256,12 +256,13 @@ def _measure_text(path: str, format: str, dialect: Dialect) -> Shape:
         _require_delimiter(path, names, dialect.delimiter)
         _require_distinct(path, names)
     num_rows, marks, left_out = 0, [], Counter[str]()
-    form = get_form(dialect.found_form)
+    form = FORMS.get(dialect.found_form)
     kinds = dict.fromkeys(names if form is None else (), "text")
     for number, (offset, record) in enumerate(found, 1):
         row = _inspect_record(path, number, record, format, names, dialect)
-        if dialect.form == "auto" and form is None and (other := find_form_name(row)) != ROWS:
-            shape = _measure_text(path, format, dialect._replace(form=other))
+        fitting = [name for name, other in FORMS.items() if dialect.form == "auto" and form is None and other.fits(row)]
+        if fitting:
+            shape = _measure_text(path, format, dialect._replace(form=fitting[0]))
             return replace(shape, dialect=shape.dialect._replace(form="auto"))
         flat = FlatRow(row) if form is None else form.read(row)
         if flat.row is None:
@@ -300,7 +301,7 @@ def _inspect_record(path: str, number: int, record: bytes, format: str, names: S
 
 
 def _iter_rows(file: SourceFile, start: int, stop: int) -> Iterator[Json]:
-    mark, form = start // MARK_ROWS, get_form(file.found_form)
+    mark, form = start // MARK_ROWS, FORMS.get(file.found_form)
     names = [name for name in file.schema if name not in file.folders]
     if form is not None and file.format == "csv":  # whose columns are those of the form, not of the header
         _, header = next(iter_records(file.path, file.format, 0, 0, file.dialect), (0, b""))

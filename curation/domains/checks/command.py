@@ -22,8 +22,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
+from pydantic import Field
+
+from curation.config.base import check_arguments
 from curation.errors import ConfigError, RowError
 from curation.escaping import escape_text, get_logger, quote_text
 from curation.json_types import Json, JsonView
@@ -67,28 +70,18 @@ class CommandCheck:
 
     needs_rows: ClassVar[bool] = True
 
+    @check_arguments
     def __init__(
         self,
         *,
-        command: Sequence[str],
-        seconds: float = 60.0,
-        batch_rows: int = 100,
-        memory_mb: int = 1024,
-        processes: int = 32,
-        sandbox: str = "full",
+        command: Annotated[Sequence[Annotated[str, Field(pattern=r"^[^\x00]+$")]], Field(min_length=1)],
+        seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0,
+        batch_rows: Annotated[int, Field(ge=1)] = 100,
+        memory_mb: Annotated[int, Field(ge=16)] = 1024,
+        processes: Annotated[int, Field(ge=1)] = 32,
+        sandbox: Literal["full", "none"] = "full",
     ) -> None:
-        words = () if isinstance(command, str) else tuple(command)
-        if not words or not all(isinstance(word, str) and word and "\0" not in word for word in words):
-            raise ConfigError(f"check.command: {command!r} is not a list of words; give e.g. [python, check.py]")
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-            raise ConfigError(f"check.seconds: {seconds!r} is not a time limit for a batch; give a positive number")
-        numbers = (("batch_rows", batch_rows, 1), ("memory_mb", memory_mb, 16), ("processes", processes, 1))
-        for name, value, least in numbers:
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigError(f"check.{name}: {value!r} is too small; give a whole number, {least} or larger")
-        self.command, self._seconds, self._batch_rows = words, float(seconds), batch_rows
-        if sandbox not in ("full", "none"):
-            raise ConfigError(f"check.sandbox: {sandbox!r} is neither full nor none; give one of them")
+        self.command, self._seconds, self._batch_rows = tuple(command), float(seconds), batch_rows
         self._is_boxed = sandbox == "full"
         self._num_failed = 0
         """Number of consecutive rows that failed alone, over all batches."""
