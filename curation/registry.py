@@ -205,39 +205,6 @@ BACKENDS: Registry[Backend] = Registry(
 """Backends by name; ``auto`` stands for one of the first two."""
 
 
-@dataclass(frozen=True)
-class Reader:
-    """A format of source files (``sources.NAME.format``)."""
-
-    made_by: str | None
-    """A class with the members of ``curation.sources.readers.Reads``, as ``module:Class``; ``None`` for ours."""
-    endings: tuple[str, ...]
-    """File name endings of this format, with their dots, by which ``format: auto`` recognises it."""
-
-
-COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-"""Arrow's names of compressions by file name ending; JSONL, JSON and CSV files may be compressed so."""
-
-
-def _list_endings(*endings: str) -> tuple[str, ...]:
-    return tuple(f"{ending}{further}" for ending in endings for further in ("", *COMPRESSED))
-
-
-READERS: Registry[Reader] = Registry(
-    "format",
-    {
-        "parquet": Reader(None, (".parquet", ".pq")),
-        "jsonl": Reader(None, _list_endings(".jsonl", ".ndjson")),
-        "json": Reader(None, _list_endings(".json")),
-        "csv": Reader(None, _list_endings(".csv")),
-        "lance": Reader(None, (".lance",)),
-    },
-    make_instance_check(Reader),
-    groups=("curation.readers",),
-)
-"""Readers of source files by name."""
-
-
 ENTRY_POINTS = "curation.domains"
 """The group of entry points under which domains are found by name."""
 DOMAINS: Registry[str] = Registry(

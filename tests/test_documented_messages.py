@@ -54,7 +54,7 @@ PRODUCED = {
     "selection.budget: n = ... is more than the ...": "curation/stages/test_select.py::"
     "test_rows_whose_signal_could_not_be_read_rank_behind_all_others",
     "takes exactly one of path and init": "curation/config/test_config.py::test_keys_that_exclude_or_need_each_other",
-    "trust.states needs the state ..., not among teacher.states; add it there": "curation/config/test_config.py::"
+    "the state ..., not among teacher.states; add it there": "curation/config/test_config.py::"
     "test_rules_across_sections",
     "exists already; name another file or move it away": "curation/test_cli.py::"
     "test_init_writes_a_valid_configuration_once",

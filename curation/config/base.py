@@ -4,7 +4,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from fractions import Fraction
-from typing import Annotated, Any, ClassVar, ParamSpec, Self, TypeVar
+from typing import Annotated, ClassVar, ParamSpec, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator, validate_call
 from pydantic_core import ErrorDetails
@@ -13,7 +13,6 @@ from curation.errors import ConfigError
 from curation.features import features
 from curation.json_types import Json, JsonView
 from curation.redaction import iter_secrets
-from curation.registry import Registry
 from curation.storage.names import check_name
 from curation.storage.paths import to_place
 
@@ -34,17 +33,6 @@ def _check_path(path: str) -> str:
 
 Directory = Annotated[str, AfterValidator(_check_path)]
 """A path or URL where tables are written (``curation.storage.paths``)."""
-
-
-def make_name_check(registry: Registry[Any]) -> AfterValidator:
-    """Return a validator that accepts names of a registry and ``auto``."""
-
-    def check(name: str) -> str:
-        if name != "auto":
-            registry.find(name)
-        return name
-
-    return AfterValidator(check)
 
 
 def count_share(share: float, num_rows: int) -> int:

@@ -15,6 +15,7 @@ from curation.config import strict_yaml
 from curation.errors import ConfigError
 from curation.json_types import Json
 from curation.storage.files import read_file
+from curation.storage.names import check_name
 from curation.storage.paths import Place, Remote, to_place
 
 BASE = "base"
@@ -54,7 +55,7 @@ def with_folder(value: Any, folder: Place) -> Any:
 
 def make_absolute(value: object) -> Any:
     """Return a relative path of a file as an absolute one, and any other value as it is."""
-    place = value.beside if isinstance(value, FileText) else None
+    place = value.beside if isinstance(value, FileText) and check_name(value) else None
     return value if place is None else str(place)
 
 

@@ -1,17 +1,17 @@
 """The inputs of a run: the domain, the sources and the splits drawn from them."""
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from curation.config.base import Location, PositiveInt, Root, Section, Seed, Share, make_name_check
+from curation.config.base import Location, PositiveInt, Root, Section, Seed, Share
 from curation.config.defaults import DomainTraits, find_traits
 from curation.config.files import BESIDE, FileText
 from curation.config.given import GivenConfig
 from curation.json_types import Json, JsonView
-from curation.registry import READERS
 
 COMMA = ","
 """The default delimiter of CSV files, which as a default is in no cache key."""
@@ -131,7 +131,7 @@ class DomainConfig(Section):
         words = []
         for word in check["command"]:
             place = word.beside if isinstance(word, FileText) else None
-            words.append(str(place) if isinstance(place, Path) and place.is_file() else word)
+            words.append(str(place) if isinstance(place, Path) and os.path.isfile(place) else word)
         return {**value, "check": {**check, "command": words}}
 
 
@@ -148,10 +148,9 @@ class SourceConfig(Section):
     """An absolute path, a path relative to the configuration file, or a URL."""
     domain: DomainConfig | None = None
     """The rows' domain if it differs from the run's, to measure trust out of domain."""
-    format: Annotated[str, make_name_check(READERS)] = "auto"
-    """``parquet``, ``jsonl``, ``json`` (an array of objects, or objects one after the other), ``csv``, ``lance``, or
-    your own reader by name (docs/extending.md); ``auto``: by the ending of each file. Text may be compressed
-    (``.jsonl.gz``, ``.csv.bz2``, ``.ndjson.zst``)."""
+    format: Literal["auto", "parquet", "jsonl", "json", "csv", "lance"] = "auto"
+    """``parquet``, ``jsonl``, ``json`` (an array of objects, or objects one after the other), ``csv`` or ``lance``;
+    ``auto``: by the ending of each file. Text may be compressed (``.jsonl.gz``, ``.csv.bz2``, ``.ndjson.zst``)."""
     delimiter: Annotated[str, AfterValidator(_check_delimiter)] = COMMA
     """The character between the fields of CSV files, e.g. ``;`` or ``"\\t"`` (a tab). It is never guessed."""
     quoting: Literal["auto", "quotes", "none"] = "auto"

@@ -56,10 +56,10 @@ def _is_graded(run: Run, split: str) -> bool:
 
 
 CAPABILITIES: Mapping[str, tuple[Has, str]] = {
-    "source": (lambda run, name: name in run.sources, "a source of that name, and there are {0.sources}"),
-    "split": (lambda run, name: name in run.splits.named(), "{1}, which is not among the splits that are given"),
-    "backend": (lambda run, name: run.teacher.backend == name, "teacher.backend: {1}: set that"),
-    "teacher": (lambda run, key: getattr(run.teacher, key) is not None, "teacher.{1}: set it"),
+    "source": (lambda run, name: name in run.sources, "a source of that name, and there are {sources}"),
+    "split": (lambda run, name: name in run.splits.named(), "{of}, which is not among the splits that are given"),
+    "backend": (lambda run, name: run.teacher.backend == name, "teacher.backend: {of}: set that"),
+    "teacher": (lambda run, key: getattr(run.teacher, key) is not None, "teacher.{of}: set it"),
     "labeller": (lambda run, _: run.teacher.backend not in READ, "a model that labels: set teacher.backend to one"),
     "reading": (lambda run, _: run.teacher.backend in READ, "answers of another: take backend given or endpoint"),
     "loaded": (
@@ -74,14 +74,14 @@ CAPABILITIES: Mapping[str, tuple[Has, str]] = {
     "logprobs": (
         lambda run, _: _has_logprobs(run),
         "log-probabilities: set teacher.endpoint.top_logprobs above 0, or teacher.reader, a model that reads the "
-        "answers; or rank by {0.numbers}",
+        "answers; or rank by [{numbers}]",
     ),
     "states": (lambda run, _: run.has_states, "hidden states: let a model of this run label, or read labels"),
     "state": (
         lambda run, name: name in run.teacher.states,
-        "the state {1}, not among teacher.states; add it there",
+        "the state {of}, not among teacher.states; add it there",
     ),
-    "inputs": (lambda run, _: run.trust.inputs, "something to read: set trust.columns: {0.numbers}, or trust.states"),
+    "inputs": (lambda run, _: run.trust.inputs, "something to read: set trust.columns: [{numbers}], or trust.states"),
     "numbers": (
         lambda run, _: run.teacher.confidence or run.teacher.reader is not None,
         "numbers for trust to read: set teacher.confidence: to one or several columns of numbers, or teacher.reader: "
@@ -89,7 +89,7 @@ CAPABILITIES: Mapping[str, tuple[Has, str]] = {
     ),
     "number": (
         lambda run, name: run.teacher.given is not None and name in run.teacher.given.numbers.values(),
-        "the number {1}, which comes from no column of teacher.confidence: add its column there",
+        "the number {of}, which comes from no column of teacher.confidence: add its column there",
     ),
     "token_logprobs": (
         lambda run, _: run.teacher.token_logprobs,
@@ -104,7 +104,7 @@ CAPABILITIES: Mapping[str, tuple[Has, str]] = {
         lambda run, _: run.teacher.given is None or run.teacher.given.grade is None,
         "gold labels, and teacher.grade says only whether labels are right: leave teacher.grade out",
     ),
-    "graded": (_is_graded, "grades of {1}: set splits.audit for the pool, selection.budget.risk for calibration"),
+    "graded": (_is_graded, "grades of {of}: set splits.audit for the pool, selection.budget.risk for calibration"),
     "students": (lambda run, _: run.generations, "students: add generations"),
     "adapt": (lambda run, _: run.splits.adapt is not None, "rows to learn the task from: add splits.adapt"),
     "shots": (
@@ -121,18 +121,18 @@ CAPABILITIES: Mapping[str, tuple[Has, str]] = {
         "splits without common questions, or a row that trained a student calibrates the trust in it: set "
         "splits.overlap: drop or refuse",
     ),
-    "arm": (lambda run, name: name in run.selection.arms, "{1}, which is not among selection.arms; add it"),
+    "arm": (lambda run, name: name in run.selection.arms, "{of}, which is not among selection.arms; add it"),
     "shares": (
         lambda run, number: int(number) <= run.num_shares,
-        "{1} shares of the pool: set chain.shares: {1} or more (other shares are other rows: all is done again)",
+        "{of} shares of the pool: set chain.shares: {of} or more (other shares are other rows: all is done again)",
     ),
     "method": (
         lambda run, name: name == run.student.method,
-        "student.method: {1}, as all students of a run learn alike",
+        "student.method: {of}, as all students of a run learn alike",
     ),
     "model": (
         lambda run, name: name in run.signals.roles,
-        "another model than the teacher: set signals.second_teacher, signals.reward.model or signals.models.{1}",
+        "another model than the teacher: set signals.second_teacher, signals.reward.model or signals.models.{of}",
     ),
     "judge": (
         lambda run, _: run.judge is not None,
@@ -142,9 +142,9 @@ CAPABILITIES: Mapping[str, tuple[Has, str]] = {
     "listed": (
         lambda run, split: run.domain_of(split).traits.lists_answers,
         "a domain that lists the possible answers of a row: chess, mcqa that is not generative, or one with a method "
-        "candidates (docs/extending.md), and that of splits.{1} does not",
+        "candidates (docs/extending.md), and that of splits.{of} does not",
     ),
-    "options": (_has_options, "options to choose from, and answers of splits.{1} are generated"),
+    "options": (_has_options, "options to choose from, and answers of splits.{of} are generated"),
     "option_scores": (
         lambda run, _: run.teacher.backend in SCORING,
         f"scores of options, which the backends {', '.join(SCORING)} give: set teacher.backend to one of these",
@@ -175,7 +175,7 @@ CAPABILITIES: Mapping[str, tuple[Has, str]] = {
     ),
 }
 """Capabilities that parts of a run may need, by name: a test of the run and of what is needed of it, and words on what
-to have and how to get it, in which ``{1}`` is what is needed and ``{0}`` has the run's ``sources`` and ``numbers``."""
+to have and how to get it, in which ``of`` is what is needed, and ``sources`` and ``numbers`` are those of the run."""
 
 
 def iter_problems(run: Run) -> Iterator[str]:
@@ -184,20 +184,13 @@ def iter_problems(run: Run) -> Iterator[str]:
         name, _, of = need.partition(":")
         has, words = CAPABILITIES[name]
         if not has(run, of):
-            yield f"{who} needs {words.format(_Known(run), of)}, or leave it out"
+            known = {"sources": ", ".join(sorted(run.sources)), "numbers": ", ".join(run.numbers)}
+            yield f"{who} needs {words.format(of=of, **known)}, or leave it out"
     for key, decoding in _find_decodings(run).items() if run.teacher.endpoint is not None else ():
         problem = find_unsupported(run.teacher.endpoint, decoding, key)
         if problem is not None and (key == LABELLING or run.splits.test is not None):
             yield problem
     yield from iter_found(run, "problems")
-
-
-class _Known:
-    """Names that a message lists."""
-
-    def __init__(self, run: Run) -> None:
-        self.sources = ", ".join(sorted(run.sources))
-        self.numbers = f"[{', '.join(run.numbers)}]"
 
 
 def _iter_needs(run: Run) -> Iterator[tuple[str, str]]:

@@ -10,6 +10,7 @@ from curation.config.base import Location, PositiveInt, Section, TrainSection
 from curation.config.files import FileText
 from curation.json_types import Json, JsonView
 from curation.registry import METHODS, load_code
+from curation.storage.names import check_name
 
 
 class InitConfig(Section):
@@ -60,7 +61,7 @@ class ModelConfig(Section):
     @field_validator("path", "adapter", mode="before")
     @classmethod
     def _beside_the_file(cls, value: object) -> object:
-        place = value.beside if isinstance(value, FileText) else None
+        place = value.beside if isinstance(value, FileText) and check_name(value) else None
         return value if place is None or not place.exists() else str(place)  # what does not exist is a hub id
 
     @model_validator(mode="after")

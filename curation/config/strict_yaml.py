@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 import yaml
-from yaml.nodes import MappingNode
+from yaml.nodes import MappingNode, Node, ScalarNode
 
 from curation.errors import ConfigError
 from curation.escaping import format_error, quote_text
@@ -63,8 +63,11 @@ def parse(text: str) -> Any:
     if len(text) > MAX_CHARACTERS:
         raise ConfigError(f"has {len(text):,} characters; a configuration may have {MAX_CHARACTERS:,}")
     try:
-        value = yaml.load(text, _StrictLoader)
-        _check(value, MAX_DEPTH, [MAX_VALUES])
+        loader = _StrictLoader(text)
+        node = loader.get_single_node()
+        _measure(node, {})
+        value = None if node is None else loader.construct_document(node)
+        _check(value, MAX_DEPTH)
     except ConfigError:
         raise
     except RecursionError as error:
@@ -74,16 +77,30 @@ def parse(text: str) -> Any:
     return value
 
 
-def _check(value: object, depth: int, left: list[int]) -> None:
-    """Refuse a value that JSON has not, that nests more than ``depth`` levels, or has more values than are ``left``."""
-    left[0] -= 1
-    if left[0] < 0:
-        raise ConfigError(f"holds more than {MAX_VALUES:,} values; anchors multiply them")
+def _measure(node: Node | None, sizes: dict[int, int]) -> int:
+    """Return the number of values of a node with its anchors expanded; in ``sizes`` an open node has 0."""
+    if node is None or isinstance(node, ScalarNode):
+        return 1
+    if sizes.get(id(node)) == 0:
+        raise ConfigError(f"line {node.start_mark.line + 1}: an anchor stands within its own value; write it out")
+    if id(node) not in sizes:
+        sizes[id(node)] = 0
+        parts = [part for item in node.value for part in (item if isinstance(item, tuple) else (item,))]
+        sizes[id(node)] = 1 + sum(_measure(part, sizes) for part in parts)
+    if sizes[id(node)] > MAX_VALUES:
+        raise ConfigError(
+            f"line {node.start_mark.line + 1}: holds more than {MAX_VALUES:,} values; anchors multiply them"
+        )
+    return sizes[id(node)]
+
+
+def _check(value: object, depth: int) -> None:
+    """Refuse a value that JSON has not, or that nests more than ``depth`` levels."""
     if isinstance(value, dict | list):
         if not depth:
-            raise ConfigError(f"nests deeper than {MAX_DEPTH} levels, or in an anchor's own value; make it flatter")
+            raise ConfigError(f"nests deeper than {MAX_DEPTH} levels; make it flatter")
         for part in value.values() if isinstance(value, dict) else value:
-            _check(part, depth - 1, left)
+            _check(part, depth - 1)
     elif isinstance(value, str):
         if not value.isascii() and re.search("[\ud800-\udfff]", value):
             raise ConfigError(f"{quote_text(value)} has half of a surrogate pair; write the character itself")

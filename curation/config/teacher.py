@@ -14,7 +14,6 @@ from curation.config.base import (
     NotNegative,
     PositiveInt,
     Section,
-    make_name_check,
     make_ray_resources,
 )
 from curation.config.endpoint import EndpointConfig, ServedConfig
@@ -23,7 +22,14 @@ from curation.config.states import check_state, find_depth_problem
 from curation.json_types import Json, JsonView
 from curation.registry import BACKENDS
 
-BackendName = Annotated[str, make_name_check(BACKENDS)]
+
+def _check_backend(name: str) -> str:
+    if name != "auto":
+        BACKENDS.find(name)
+    return name
+
+
+BackendName = Annotated[str, AfterValidator(_check_backend)]
 
 
 class DecodingConfig(Section):

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Protocol, cast
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 from curation.errors import SourceError
 from curation.escaping import format_error, quote_text
 from curation.json_types import Json
-from curation.registry import READERS, load_code
 from curation.sources.forms import FORMS, ROWS, FlatRow
 from curation.sources.missing import as_json
 from curation.sources.paths import compute_content_digest, get_filesystem, naming_errors, read_stamp
@@ -44,16 +43,6 @@ class Shape:
     left_out: Mapping[str, int] = field(default_factory=dict)
 
 
-class Reads(Protocol):
-    """The interface of a user's reader, whose class takes no arguments (``curation.registry.Reader``)."""
-
-    def measure(self, path: str) -> Shape:
-        """Count the rows of a file, and return its columns with their types."""
-
-    def read(self, file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        """Return the rows ``start`` to ``stop`` in order, as batches of these columns, which the file has."""
-
-
 def measure(path: str, form: str, dialect: Dialect = PLAIN) -> Shape:
     """Count the rows of a file and name its columns; ``dialect`` is what is known of how CSV is written.
 
@@ -72,8 +61,6 @@ def measure(path: str, form: str, dialect: Dialect = PLAIN) -> Shape:
             dataset = _open_lance(path)
             version = f"version {dataset.version}"
             return Shape(num_rows=dataset.count_rows(), schema=_get_types(dataset.schema), version=version)
-        if (own := _get_own_reader(form)) is not None:
-            return own.measure(path)
         return _measure_text(path, form, dialect)
 
 
@@ -92,10 +79,9 @@ def read_rows(
         inside = [name for name in file.schema if name not in file.folders][:1]
     if start >= stop:
         return
-    num_rows, own = 0, _get_own_reader(file.format)
-    read = _READERS[file.format] if own is None else own.read
+    num_rows = 0
     with naming_errors(file.path, f"cannot be read as {file.format}: {{}}"):
-        for batch in map(_cast_views, read(file, start, stop, inside)):
+        for batch in map(_cast_views, _READERS[file.format](file, start, stop, inside)):
             _require_text(file, batch, start + num_rows)
             num_rows += batch.num_rows
             yield _with_folders(batch, file, wanted) if wanted != inside else batch
@@ -103,7 +89,7 @@ def read_rows(
         raise SourceError(
             f"{file.path}: changed while it was read: rows {start} to {stop} are {num_rows} now; run again"
         )
-    if own is None and file.format != "lance":  # a table's version is read, whatever became of the table
+    if file.format != "lance":  # a table's version is read, whatever became of the table
         _require_as_found(file)
 
 
@@ -132,11 +118,6 @@ def _with_folders(batch: pa.RecordBatch, file: SourceFile, columns: Sequence[str
         for name in columns
     ]
     return pa.RecordBatch.from_arrays(arrays, columns)
-
-
-def _get_own_reader(form: str) -> Reads | None:
-    made_by = READERS[form].made_by
-    return None if made_by is None else cast(Reads, load_code(made_by)())
 
 
 def _require_distinct(path: str, names: Sequence[str]) -> None:

@@ -17,9 +17,8 @@ import pyarrow as pa
 from curation.errors import SourceError
 from curation.escaping import quote_text
 from curation.json_types import Json, is_deeper
-from curation.registry import COMPRESSED
 from curation.sources.paths import get_filesystem
-from curation.sources.source_file import PLAIN, Dialect
+from curation.sources.source_file import COMPRESSED, PLAIN, Dialect
 
 MAX_RECORD = 64 << 20
 """Maximum length of a record, in bytes; an unclosed quote would otherwise take in the rest of the file."""

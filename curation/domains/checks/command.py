@@ -29,7 +29,7 @@ from pydantic import Field
 from curation.config.base import check_arguments
 from curation.errors import ConfigError, RowError
 from curation.escaping import escape_text, get_logger, quote_text
-from curation.json_types import Json, JsonView
+from curation.json_types import Json
 
 logger = get_logger(__name__)
 
@@ -47,6 +47,11 @@ LEAST_ALONE, SHARE_ALONE = 10.0, 10
 """Minimum seconds of a row run alone if the batch has more, and factor of its share of the batch's time."""
 SCRIPTS = (".py", ".sh", ".js", ".rb", ".pl", ".R")
 """Endings of a command's words that name a script."""
+UNLIMITED = (
+    "it can use the network, and it can write wherever its user can, and reach sockets, pipes and devices, and what it "
+    "starts can outlive it"
+)
+"""Harm that a command can do without a sandbox."""
 MOST_FAILED = 20
 """Number of consecutive rows failing alone after which the command itself is called broken."""
 _LAUNCH = Path(__file__).with_name("launch.py")
@@ -158,11 +163,11 @@ class CommandCheck:
                 raise ConfigError(f"check.command: {self.command[0]!r} cannot be started: {facts['cannot_start']}")
             if not self._is_boxed:
                 _say_unlimited()
-            elif not all(facts.get(name, True) for name in UNLIMITED):
+            elif not all(facts.get(name, True) for name in ("network", "files", "processes")):
                 raise ConfigError(
-                    f"check.command: this machine allows no sandbox, without which {_describe_unlimited(facts)}; it "
-                    "needs Linux, user namespaces (or root) and overlay mounts; give sandbox: none beside command for "
-                    "a program that you trust"
+                    f"check.command: this machine allows no sandbox, without which {UNLIMITED}; it needs Linux, user "
+                    "namespaces (or root) and overlay mounts; give sandbox: none beside command for a program that you "
+                    "trust"
                 )
             if is_late:
                 raise _Failed(f"it took longer than {seconds:g} s")
@@ -288,19 +293,7 @@ def _parse_verdict(line: str, place: int) -> bool:
     return value
 
 
-UNLIMITED = {
-    "network": "it can use the network",
-    "files": "it can write wherever its user can, and reach sockets, pipes and devices",
-    "processes": "a process that leaves its session outlives it",
-}
-"""Harm that a command can do if the system does not prevent it, by the launcher's facts."""
-
-
-def _describe_unlimited(facts: JsonView) -> str:
-    return ", and ".join(words for name, words in UNLIMITED.items() if not facts.get(name, False))
-
-
 @cache
 def _say_unlimited() -> None:
     """Say once in each process what a command without a sandbox can do."""
-    logger.warning("check.sandbox: none, so %s; run trusted programs only", _describe_unlimited({}))
+    logger.warning("check.sandbox: none, so %s; run trusted programs only", UNLIMITED)

@@ -12,6 +12,8 @@ from curation.errors import ConfigError
 
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(12))
 
+MERGED = "a0: &a0 {b: 1}\n" + "".join(f"a{n + 1}: &a{n + 1}\n  <<: [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(12))
+
 
 @pytest.mark.parametrize(
     ("text", "problem"),
@@ -24,13 +26,14 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}']
         ("a: !!timestamp 2020-01-01", "'2020-01-01' is a date, which no key takes"),
         ("a: !!set {b}", "'{.b.}' is a set, which no key takes"),
         ("<<: {a: 1}\n<<: {a: 2}", "lines 1 and 2: the key '<<' occurs twice"),
-        ("a: &x\n  b: [1, *x]", f"nests deeper than {MAX_DEPTH} levels, or in an anchor's own value"),
+        ("a: &x\n  b: [1, *x]", "line 1: an anchor stands within its own value"),
         ("a: &x\n  ? *x\n  : 1", "line 1: the key .* is not a text"),
         ("[" * 100_000, f"nests deeper than {MAX_DEPTH} levels"),
         ("- " * 100 + "x", f"nests deeper than {MAX_DEPTH} levels"),
         ("\n".join(" " * n + "a:" for n in range(200)), f"nests deeper than {MAX_DEPTH} levels"),
         (f"a: &x {'[' * 40}{']' * 40}\nb: {'[' * 20}*x{']' * 20}", f"nests deeper than {MAX_DEPTH} levels"),
-        (BOMB, "holds more than 100,000 values"),
+        (BOMB, r"line \d+: holds more than 100,000 values"),
+        (MERGED, r"line \d+: holds more than 100,000 values"),
         ("n: " + "1" * 5_000, "is not YAML: Exceeds the limit"),
         ("a: !!int x", "is not YAML: invalid literal for int"),
         ("a: !!bool x", "is not YAML: 'x'"),
