@@ -32,7 +32,7 @@ _HEAD_ROWS = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class FileShape:
     """The measured properties of a file; fields as in ``SourceFile``, plus the ``version`` of a Lance table."""
 
     num_rows: int
@@ -43,7 +43,7 @@ class Shape:
     left_out: Mapping[str, int] = field(default_factory=dict)
 
 
-def measure(path: str, form: str, dialect: Dialect = PLAIN) -> Shape:
+def measure(path: str, form: str, dialect: Dialect = PLAIN) -> FileShape:
     """Count the rows of a file and name its columns; ``dialect`` is what is known of how CSV is written.
 
     Raises:
@@ -56,11 +56,11 @@ def measure(path: str, form: str, dialect: Dialect = PLAIN) -> Shape:
                 parquet = pq.ParquetFile(file)
                 _require_distinct(path, parquet.schema_arrow.names)
                 _require_cells(path, parquet.metadata)
-                return Shape(num_rows=parquet.metadata.num_rows, schema=_get_types(parquet.schema_arrow))
+                return FileShape(num_rows=parquet.metadata.num_rows, schema=_get_types(parquet.schema_arrow))
         if form == "lance":
             dataset = _open_lance(path)
             version = f"version {dataset.version}"
-            return Shape(num_rows=dataset.count_rows(), schema=_get_types(dataset.schema), version=version)
+            return FileShape(num_rows=dataset.count_rows(), schema=_get_types(dataset.schema), version=version)
         return _measure_text(path, form, dialect)
 
 
@@ -226,7 +226,7 @@ def _open_lance(path: str, version: int | None = None) -> Any:
     return lance.dataset(get_filesystem(path)[1] if path.startswith("file://") else path, version=version)
 
 
-def _measure_text(path: str, format: str, dialect: Dialect) -> Shape:
+def _measure_text(path: str, format: str, dialect: Dialect) -> FileShape:
     """Measure a text file, again from the start if ``auto`` finds another form in a record."""
     dialect = dialect._replace(found_form=ROWS if dialect.form == "auto" else dialect.form)
     found = iter_records(path, format, 0, number=0 if format == "csv" else 1, dialect=dialect)
@@ -261,7 +261,7 @@ def _measure_text(path: str, format: str, dialect: Dialect) -> Shape:
             f"{path}: is one object with the keys {', '.join(row)}; write an array of its rows, each an object of "
             "columns"
         )
-    return Shape(num_rows=num_rows, schema=kinds, marks=tuple(marks), dialect=dialect, left_out=dict(left_out))
+    return FileShape(num_rows=num_rows, schema=kinds, marks=tuple(marks), dialect=dialect, left_out=dict(left_out))
 
 
 def _inspect_record(path: str, number: int, record: bytes, format: str, names: Sequence[str], dialect: Dialect) -> Json:
