@@ -59,7 +59,11 @@ SETTINGS = (
         says="deeper than 50",
     ),
     Case(name="YAML nested by anchors", make=base(_CHAIN), says="deeper than 50 levels"),
-    Case(name="YAML anchor within itself", make=base("a: &a [*a]"), says="stands within &a itself"),
+    Case(
+        name="YAML anchor within itself",
+        make=base("a: &a [*a]"),
+        says="an anchor stands within its own value",
+    ),
     Case(name="YAML of 2 MB", make=base("# " + "x" * 2**21), says="a configuration may have"),
     Case(
         name="YAML that makes an object",
@@ -70,7 +74,11 @@ SETTINGS = (
     Case(name="seed of 2^70", make=keys(seed=2**70), says="seed: 1180591620717411303424"),
     Case(name="seed below 0", make=keys(seed=-1), says="seed: -1"),
     Case(name="2^70 rows", make=keys(selection__budget={"n": 2**70}), says="selection.budget"),
-    Case(name="an infinite interval", make=keys(commit_seconds=float("inf")), says=r"'\.inf' is not a finite number"),
+    Case(
+        name="an infinite interval",
+        make=keys(commit_seconds=float("inf")),
+        says=r"commit_seconds: '\.inf': ",
+    ),
     Case(name="a name of 300 characters", make=keys(name="n" * 300), says="name: "),
     Case(name="NUL in run_dir", make=keys(run_dir="runs/a\0b"), says="run_dir: 'runs/a\\\\x00b' holds a NUL"),
     Case(

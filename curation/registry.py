@@ -205,62 +205,21 @@ BACKENDS: Registry[Backend] = Registry(
 """Backends by name; ``auto`` stands for one of the first two."""
 
 
-@dataclass(frozen=True)
-class Reader:
-    """A format of source files (``sources.NAME.format``)."""
-
-    made_by: str | None
-    """A class with the members of ``curation.sources.readers.Reads``, as ``module:Class``; ``None`` for ours."""
-    endings: tuple[str, ...]
-    """File name endings of this format, with their dots, by which ``format: auto`` recognises it."""
-
-
-COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-"""Arrow's names of compressions by file name ending; JSONL, JSON and CSV files may be compressed so."""
-
-
-def _list_endings(*endings: str) -> tuple[str, ...]:
-    return tuple(f"{ending}{further}" for ending in endings for further in ("", *COMPRESSED))
-
-
-READERS: Registry[Reader] = Registry(
-    "format",
+ENTRY_POINTS = "curation.domains"
+"""The group of entry points under which domains are found by name."""
+DOMAINS: Registry[str] = Registry(
+    "domain",
     {
-        "parquet": Reader(None, (".parquet", ".pq")),
-        "jsonl": Reader(None, _list_endings(".jsonl", ".ndjson")),
-        "json": Reader(None, _list_endings(".json")),
-        "csv": Reader(None, _list_endings(".csv")),
-        "lance": Reader(None, (".lance",)),
+        "chess": "curation.domains.chess:Chess",
+        "chess_mate": "curation.domains.chess:ChessMate",
+        "classification": "curation.domains.classification:Classification",
+        "math": "curation.domains.math:Math",
+        "mcqa": "curation.domains.mcqa:Mcqa",
+        "next_token": "curation.domains.next_token:NextToken",
+        "pair": "curation.domains.pair:AnswerPair",
+        "text": "curation.domains.text:Text",
     },
-    make_instance_check(Reader),
-    groups=("curation.readers",),
+    lambda path, found: path,
+    groups=(ENTRY_POINTS,),
 )
-"""Readers of source files by name."""
-
-
-def _accept_path(path: str, found: object) -> str:
-    """Return the path of a user's form, which must have the methods ``fits`` and ``read``."""
-    if not callable(getattr(found, "read", None)) or not callable(getattr(found, "fits", None)):
-        raise TypeError("it has no methods fits and read")
-    return path
-
-
-FORMS: Registry[str | None] = Registry(
-    "form",
-    {"rows": None, "prodigy": "curation.sources.forms:Prodigy", "label_studio": "curation.sources.forms:LabelStudio"},
-    _accept_path,
-    groups=("curation.forms",),
-)
-"""Forms of rows by name: a class as ``module:Class`` (``curation.sources.forms.Form``), or None for plain columns."""
-
-DOMAINS = {
-    "chess": "curation.domains.chess:Chess",
-    "chess_mate": "curation.domains.chess:ChessMate",
-    "classification": "curation.domains.classification:Classification",
-    "math": "curation.domains.math:Math",
-    "mcqa": "curation.domains.mcqa:Mcqa",
-    "next_token": "curation.domains.next_token:NextToken",
-    "pair": "curation.domains.pair:AnswerPair",
-    "text": "curation.domains.text:Text",
-}
-"""Classes of task interfaces, by name; a user's own is ``module:Class`` or an entry point (``curation.domains``)."""
+"""Classes of task interfaces, by name; a user's own is ``module:Class`` or an entry point."""

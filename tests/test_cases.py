@@ -229,15 +229,13 @@ def test_labels_look_alike(tmp_path: Path):
 
 
 def test_yaml_words(tmp_path: Path):
-    with pytest.raises(ConfigError, match="line 2: 'no' is false to YAML; put it in quotes"):
-        load_config(CASES / "yaml_words" / "c.yaml")
+    assert load_config(CASES / "yaml_words" / "c.yaml").domain.options["classes"] == {"neg": "no", "pos": "yes"}
     text = (CASES / "yaml_words" / "c.yaml").read_text()
-    for word, value in (("off", "false"), ("01", "1"), ("12:30", "750")):
+    for word in ("off", "01", "12:30"):
         (tmp_path / "c.yaml").write_text(text.replace("{neg: no, pos: yes}", f"[{word}, x]"))
-        with pytest.raises(ConfigError, match=f"'{word}' is {value} to YAML; put it in quotes, or write {value}"):
-            load_config(tmp_path / "c.yaml")
+        assert load_config(tmp_path / "c.yaml").domain.options["classes"] == [word, "x"]
     for word in ("null", "true", "~"):
-        with pytest.raises(ConfigError, match=r"classes: (None|True) is not a text; put .* in quotes"):
+        with pytest.raises(ConfigError, match=r"classes: (None|True): Input should be a valid string"):
             validated(tmp_path, "yaml_words/d.csv", {"name": "classification", "classes": [yaml.safe_load(word), "x"]})
     domain = validated(tmp_path, "yaml_words/d.csv", {"name": "classification", "classes": {"neg": "no", "pos": "yes"}})
     assert domain.options({"text": "t"}) == (" no", " yes")

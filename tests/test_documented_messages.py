@@ -54,7 +54,7 @@ PRODUCED = {
     "selection.budget: n = ... is more than the ...": "curation/stages/test_select.py::"
     "test_rows_whose_signal_could_not_be_read_rank_behind_all_others",
     "takes exactly one of path and init": "curation/config/test_config.py::test_keys_that_exclude_or_need_each_other",
-    "trust.states: ... not among teacher.states; add it there": "curation/config/test_config.py::"
+    "the state ..., not among teacher.states; add it there": "curation/config/test_config.py::"
     "test_rules_across_sections",
     "exists already; name another file or move it away": "curation/test_cli.py::"
     "test_init_writes_a_valid_configuration_once",
@@ -111,7 +111,8 @@ PRODUCED = {
     "lines of ...verdicts.jsonl were cut off": "curation/extras/test_review.py::test_lines_that_were_cut_off_are_told",
     "the chain stops after generation": "test_chain_kill.py::"
     "test_a_chain_stops_before_a_teacher_without_signal_and_goes_on_when_told",
-    "shares of the pool are too few for ... generations": "curation/config/test_config.py::test_rules_across_sections",
+    "generations: ... needs ... shares of the pool: set chain.shares": "curation/config/test_config.py::"
+    "test_rules_across_sections",
 }
 
 

@@ -190,12 +190,15 @@ def test_a_reader_and_its_settings_are_no_part_of_the_key_of_buying(tmp_path: Pa
     [
         (
             {"teacher": {"store_states": False, "states": []}, "trust": {}},
-            "store_states: backend endpoint has no states",
+            "not among teacher.states; add it there",
         ),
-        ({"teacher": {"adapt": {"epochs": 1}}}, "adapt: backend endpoint has no weights to train"),
+        ({"teacher": {"adapt": {"epochs": 1}}}, "teacher.adapt needs a model that labels"),
         ({"teacher": {"reader": {"model": {}}}}, "teacher.reader.model: takes exactly one of path and init"),
-        ({"trust": {"kind": "neural", "states": []}}, "trust: neural reads states, and trust.states names none"),
-        ({"trust": {"states": ["output_first"]}}, "trust.states: output_first not among teacher.states"),
+        ({"trust": {"kind": "neural", "states": []}}, "trust: neural needs something to read"),
+        (
+            {"trust": {"states": ["output_first"]}},
+            "trust.states needs the state output_first, not among",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

@@ -19,8 +19,6 @@ name = "their-parts"
 version = "1.0"
 [project.entry-points."curation.domains"]
 their_sums = "their_parts:Sums"
-[project.entry-points."curation.readers"]
-tsv = "their_parts:TSV"
 [project.entry-points."curation.trust"]
 brief = "their_parts:BRIEF"
 [project.entry-points."curation.signals"]
@@ -35,9 +33,7 @@ py-modules = ["their_parts", "their_code"]
 PARTS = """
 from curation.arms import Arm, Column, Rule, Signal
 from curation.domains.math import Math
-from curation.registry import Reader
 
-TSV = Reader("their_code:Tsv", (".tsv",))
 BRIEF = Column("brief answers", "num_output_tokens")
 STEADFAST = Signal("steadfastness", "steadfast", "their_code:Steadfast", "logit")
 BELOW_TOP = Rule("their_code:BelowTop")
@@ -49,23 +45,10 @@ class Sums(Math):
 """
 CODE = """
 import numpy as np
-import pyarrow as pa
 
 from curation.selection import Cut
 from curation.selection.top_n import TopN
-from curation.sources.readers import Shape
 from curation.teachers import Request
-
-
-class Tsv:
-    def measure(self, path):
-        lines = open(path).read().splitlines()
-        return Shape(num_rows=len(lines) - 1, schema=dict.fromkeys(lines[0].split("\\t"), "text"))
-
-    def read(self, file, start, stop, columns):
-        head, *lines = [line.split("\\t") for line in open(file.path).read().splitlines()]
-        rows = lines[start:stop]
-        yield pa.RecordBatch.from_pydict({name: [row[head.index(name)] for row in rows] for name in columns})
 
 
 class BelowTop:
@@ -110,7 +93,7 @@ def write(folder: Path) -> Path:
         "name": "theirs",
         "run_dir": str(folder / "run"),
         "domain": "their_sums",
-        "sources": {"sums": {"path": "sums.tsv"}},
+        "sources": {"sums": {"path": "sums.tsv", "format": "csv", "delimiter": "\t"}},
         "splits": {"source": {"from": "sums", "rows": 60}, "pool": {"from": "sums"}, "audit": True},
         "teacher": {"backend": "scripted", "scripted": {"completions": [" \\boxed{1}", " \\boxed{2}"]}},
         "selection": {"budget": {"n": 20}, "arms": ARMS},

@@ -182,7 +182,7 @@ def test_run_has_the_papers_settings(path):
     assert model is not None
     found = (trust.depth, trust.width, trust.dropout, trust.learning_rate, trust.weight_decay, trust.class_weight)
     assert found == NETWORKS[domain, str(model.path)]
-    assert read(path).raw["trust"] == {"kind": "ntf", "gpus_per_worker": 1}
+    assert read(path)["trust"] == {"kind": "ntf", "gpus_per_worker": 1}
     spelled_out = TrustConfig(
         kind="neural",
         fit_on="all",
@@ -244,7 +244,7 @@ ARMS = {
 
 
 def test_every_pair_of_the_papers_tables_has_a_run_with_its_arms():
-    raws = {path.stem: read(path).raw for path in RUNS}
+    raws = {path.stem: read(path) for path in RUNS}
     arms = {name: set(raw["selection"]["arms"]) for name, raw in raws.items()}
     students = ("olmo2-1b", "olmo2-7b", "olmo2-13b", "qwen3-0.6b", "qwen3-1.7b", "qwen3-4b", "qwen3-8b", "qwen3-14b")
     world = {f"world-{name}-{student}" for name in ("arc-c", "arc-e", "obqa", "sciq", "siqa") for student in students}
@@ -274,7 +274,7 @@ def test_the_page_and_the_runs_name_each_other():
         first, second = path.read_text().splitlines()[:2]
         assert re.match(r"# (Tables?|Figures) ", first) and second.endswith(": an estimate."), path.name
         gpus = int(re.match(r"# (\d) A100", second)[1])
-        assert gpus == read(path).raw["student"]["num_workers"], path.name
+        assert gpus == read(path)["student"]["num_workers"], path.name
 
 
 def test_the_hours_are_those_that_the_script_computes():

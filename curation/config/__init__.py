@@ -6,53 +6,34 @@ names each choice that the paper leaves open. Relative paths of sources and mode
 
 from typing import TYPE_CHECKING, Any
 
-from curation.config.base import TrainSection
-from curation.config.inputs import DomainConfig, RowsConfig, SourceConfig, SplitConfig
-from curation.config.models import InitConfig, LmStudentConfig, LoraConfig, ModelConfig, SftConfig, StudentConfig
-from curation.config.selection import BudgetConfig, RiskConfig
-from curation.config.signals import RewardConfig
-from curation.config.teacher import (
-    ActorsConfig,
-    AnswersConfig,
-    AskConfig,
-    DecodingConfig,
-    ScriptedConfig,
-    TeacherConfig,
-)
-from curation.config.trust import TrustConfig
-from curation.config.tune import TuneConfig
+from curation.config.base import TrainSection as TrainSection
+from curation.config.inputs import DomainConfig as DomainConfig
+from curation.config.inputs import RowsConfig as RowsConfig
+from curation.config.inputs import SourceConfig as SourceConfig
+from curation.config.inputs import SplitConfig as SplitConfig
+from curation.config.models import InitConfig as InitConfig
+from curation.config.models import LmStudentConfig as LmStudentConfig
+from curation.config.models import LoraConfig as LoraConfig
+from curation.config.models import ModelConfig as ModelConfig
+from curation.config.models import SftConfig as SftConfig
+from curation.config.models import StudentConfig as StudentConfig
+from curation.config.selection import BudgetConfig as BudgetConfig
+from curation.config.selection import RiskConfig as RiskConfig
+from curation.config.signals import RewardConfig as RewardConfig
+from curation.config.teacher import ActorsConfig as ActorsConfig
+from curation.config.teacher import AnswersConfig as AnswersConfig
+from curation.config.teacher import AskConfig as AskConfig
+from curation.config.teacher import DecodingConfig as DecodingConfig
+from curation.config.teacher import ScriptedConfig as ScriptedConfig
+from curation.config.teacher import TeacherConfig as TeacherConfig
+from curation.config.trust import TrustConfig as TrustConfig
+from curation.config.tune import TuneConfig as TuneConfig
 
 if TYPE_CHECKING:
-    from curation.config.run import PricesConfig, RayConfig, RunConfig, SelectionConfig
-
-__all__ = [
-    "ActorsConfig",
-    "AnswersConfig",
-    "AskConfig",
-    "BudgetConfig",
-    "DecodingConfig",
-    "DomainConfig",
-    "InitConfig",
-    "LmStudentConfig",
-    "LoraConfig",
-    "ModelConfig",
-    "PricesConfig",
-    "RayConfig",
-    "RewardConfig",
-    "RiskConfig",
-    "RowsConfig",
-    "RunConfig",
-    "ScriptedConfig",
-    "SelectionConfig",
-    "SftConfig",
-    "SourceConfig",
-    "SplitConfig",
-    "StudentConfig",
-    "TeacherConfig",
-    "TrainSection",
-    "TrustConfig",
-    "TuneConfig",
-]
+    from curation.config.run import PricesConfig as PricesConfig
+    from curation.config.run import RayConfig as RayConfig
+    from curation.config.run import RunConfig as RunConfig
+    from curation.config.run import SelectionConfig as SelectionConfig
 
 
 def __getattr__(name: str) -> Any:

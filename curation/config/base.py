@@ -1,30 +1,29 @@
 """Base classes of the sections (strict sections, presets, recipes that Ray Train runs) and types of numbers."""
 
-import math
+import functools
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from fractions import Fraction
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, ClassVar, ParamSpec, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator, validate_call
+from pydantic_core import ErrorDetails
 
+from curation.errors import ConfigError
 from curation.features import features
 from curation.json_types import Json, JsonView
 from curation.redaction import iter_secrets
-from curation.registry import Registry
 from curation.storage.names import check_name
 from curation.storage.paths import to_place
 
+P = ParamSpec("P")
+T = TypeVar("T")
 PositiveInt = Annotated[int, Field(gt=0, lt=2**63)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 """A seed that every generator accepts: NumPy takes 32 bits (``transformers.set_seed``), torch 64 and vLLM 63."""
 Share = Annotated[float, Field(gt=0, lt=1)]
 Location = Annotated[str, AfterValidator(check_name)]
 """A path, URL or hub id whose name every file system accepts."""
-
-
-BESIDE = "beside the file"
-"""Marker of a key whose relative path starts at the configuration file's folder (``curation.config.load``)."""
 
 
 def _check_path(path: str) -> str:
@@ -36,22 +35,19 @@ Directory = Annotated[str, AfterValidator(_check_path)]
 """A path or URL where tables are written (``curation.storage.paths``)."""
 
 
-def make_name_check(registry: Registry[Any]) -> AfterValidator:
-    """Return a validator that accepts names of a registry and ``auto``."""
-
-    def check(name: str) -> str:
-        if name != "auto":
-            registry.find(name)
-        return name
-
-    return AfterValidator(check)
-
-
 def count_share(share: float, num_rows: int) -> int:
     """Return a share of ``num_rows`` rounded down, computed from the decimal as written: .29 of 100 is 29."""
     return int(Fraction(str(share)) * num_rows)
 
 
+def _require_distinct(values: tuple[str, ...]) -> tuple[str, ...]:
+    if twice := [value for value in values if values.count(value) > 1]:
+        raise ValueError(f"names {twice[0]!r} twice; name each once")
+    return values
+
+
+DISTINCT = AfterValidator(_require_distinct)
+"""Validator of a list that names nothing twice."""
 NotNegative = Annotated[float, Field(ge=0)]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 ACCELERATOR = "accelerator_type:"
@@ -66,6 +62,35 @@ def make_ray_resources(
     accelerator = {} if accelerator_type is None else {f"{ACCELERATOR}{accelerator_type}": 0.001}  # as Ray itself asks
     memory = {"memory": memory_gib * 2**30} if memory_gib else {}
     return {"CPU": cpus} | ({"GPU": gpus} if gpus else {}) | memory | accelerator
+
+
+def describe_invalid(error: ValidationError) -> str:
+    """Return what is wrong with options, in a line: the innermost problem of each."""
+    problems: dict[str, ErrorDetails] = {}
+    for found in error.errors():
+        name = str(found["loc"][0]) if found["loc"] else ""
+        if name not in problems or len(found["loc"]) > len(problems[name]["loc"]):
+            problems[name] = found
+    missing = [f"{name}: is missing" for name, found in problems.items() if found["type"].startswith("missing")]
+    others = (found for found in problems.values() if not found["type"].startswith("missing"))
+    return "; ".join([*missing, *(f"{found['loc'][0]}: {found['input']!r}: {found['msg']}" for found in others)])
+
+
+def check_arguments(function: Callable[P, T]) -> Callable[P, T]:
+    """Return a function that checks its arguments, options of a configuration, by their annotations.
+
+    ``ConfigError`` names the wrong ones.
+    """
+    checked = validate_call(config=ConfigDict(strict=True))(function)
+
+    @functools.wraps(function)
+    def call(*arguments: P.args, **options: P.kwargs) -> T:
+        try:
+            return checked(*arguments, **options)
+        except ValidationError as error:
+            raise ConfigError(describe_invalid(error)) from error
+
+    return call
 
 
 class Section(BaseModel):
@@ -160,8 +185,8 @@ class TrainSection(PresetSection):
     """Number of processes that train together."""
     cpus_per_worker: PositiveInt = 1
     """CPUs, and threads, of each worker."""
-    gpus_per_worker: NotNegative = 0
-    """GPUs of each worker: 1, or a fraction for a single worker, which shares its GPU with other stages."""
+    gpus_per_worker: Annotated[float, Field(ge=0, le=1)] = 0
+    """GPUs of each worker: 1, since it computes on one, or a fraction for a single worker, which shares its GPU."""
     memory_gib_per_worker: NotNegative = 0
     """Memory of a worker, in GiB; 0 declares none. Stages whose memory does not fit on a node wait for each other."""
     accelerator_type: AcceleratorType = None
@@ -171,11 +196,6 @@ class TrainSection(PresetSection):
 
     @model_validator(mode="after")
     def _one_gpu_each(self) -> Self:
-        if self.gpus_per_worker > 1:
-            raise ValueError(
-                f"gpus_per_worker: {self.gpus_per_worker:g}: a worker computes on one GPU, and the others would idle; "
-                f"set gpus_per_worker: 1 and num_workers: {self.num_workers * math.ceil(self.gpus_per_worker)}"
-            )
         if 0 < self.gpus_per_worker < 1 < self.num_workers:
             raise ValueError(
                 f"gpus_per_worker: {self.gpus_per_worker:g} of {self.num_workers} workers: two workers on one GPU "

@@ -6,23 +6,22 @@ its App. "Training Details", "Evaluation Details", and the table of NTF architec
 """
 
 from collections.abc import Mapping
-from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
 
 from curation.config.files import merge_mappings
 from curation.json_types import Json, JsonView
 from curation.label_columns import DOMAIN_NUMBERS
 from curation.registry import DOMAINS, load_code
 
-ENTRY_POINTS = "curation.domains"
-"""The group of entry points under which domains are found by name."""
-
 Defaults = Mapping[str, JsonView]
 
 GENERIC: Defaults = MappingProxyType({})
 """Defaults of a domain that names none: the sections' own defaults apply."""
 
+_DEFAULTS = TypeAdapter(dict[Literal["teacher", "evaluation", "trust"], dict[str, Any]])
 Answering = Literal["by_row", "scored", "listed", "written", "reasoned"]
 """How the rows of a domain are answered.
 
@@ -79,22 +78,19 @@ def find_traits(name: str, options: Mapping[str, object]) -> DomainTraits:
         ValueError: the ``defaults`` of a user's class have the wrong shape.
     """
     try:
-        made = find_domain_class(name)
-    except (ImportError, AttributeError, ValueError):
+        made = load_code(DOMAINS.find(name))
+    except ValueError:
         return DomainTraits(numbers=tuple(DOMAIN_NUMBERS))  # constructing the domain reports the error
     if not hasattr(made, "traits"):
         return DomainTraits()  # no domain, as constructing it reports
     traits: DomainTraits = made.traits(options)
-    sections, values = {"teacher", "evaluation", "trust"}, traits.defaults
-    if (
-        not isinstance(values, Mapping)
-        or not set(values) <= sections
-        or not all(isinstance(item, Mapping) for item in values.values())
-    ):
+    try:
+        _DEFAULTS.validate_python(traits.defaults)
+    except ValidationError as error:
         raise ValueError(
-            f"domain: the defaults of {name!r} must be a mapping of the sections {', '.join(sorted(sections))}, each a "
-            f"mapping of its keys; found {values!r}"
-        )
+            f"domain: the defaults of {name!r} must be a mapping of the sections teacher, evaluation and trust, each a "
+            f"mapping of its keys; found {traits.defaults!r}"
+        ) from error
     return traits
 
 
@@ -122,10 +118,3 @@ def fill_defaults(given: Mapping[str, object], domain: Defaults) -> Json:
         if under := merge_mappings(values, own):
             result[section] = under
     return result
-
-
-def find_domain_class(name: str) -> Any:
-    """Return a domain's class: of ``DOMAINS``, of an entry point of that name or, as ``module:Class``, of a module."""
-    if name not in DOMAINS and (found := entry_points(group=ENTRY_POINTS, name=name)):
-        return next(iter(found)).load()
-    return load_code(DOMAINS.get(name, name))

@@ -3,15 +3,13 @@
 import ipaddress
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
 from curation.config.base import PositiveInt, Price, Section
-from curation.config.given import fill_labelled_elsewhere
-from curation.json_types import Json
 
 ENDPOINT = "endpoint"
 """The backend of models that a server runs."""
@@ -108,23 +106,14 @@ class EndpointConfig(ServedConfig):
     @field_validator("url")
     @classmethod
     def _is_address(cls, value: str) -> str:
-        try:
-            parts = urlsplit(value)
-            _ = parts.port
-        except ValueError as error:
+        parts = urlsplit(value)
+        is_call = parts.path.rstrip("/").endswith("/completions")
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or is_call:
             raise ValueError(
-                f"{value!r} is not the address of a server ({error}); e.g. http://localhost:8000/v1"
-            ) from None
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(
-                f"{value!r} is not the address of a server; write it with http:// or https://, e.g. "
-                "http://localhost:8000/v1"
+                f"{value!r} is not the address of an API; write it with http:// or https://, without a query or a "
+                "call such as /chat/completions, e.g. http://localhost:8000/v1"
             )
-        if parts.query or parts.fragment:
-            raise ValueError(f"{value!r} ends in a query or fragment; give the address of the API alone, e.g. .../v1")
-        for path in ("/chat/completions", "/completions"):
-            if parts.path.rstrip("/").endswith(path):
-                raise ValueError(f"{value!r} is the address of one API call; leave {path} at its end out")
+        _ = parts.port  # which must be a number below 65,536
         return value.rstrip("/")
 
     @field_validator("key_env")
@@ -149,48 +138,6 @@ class EndpointConfig(ServedConfig):
                 "then unlimited; set body.max_completion_tokens, e.g. 64"
             )
         return self
-
-
-def with_endpoint(value: Mapping[str, Any], arms: Sequence[str]) -> Json:
-    """Return the sections of a run whose teacher is an endpoint (:func:`fill_labelled_elsewhere`), and its prices."""
-    teacher = value["teacher"]
-    endpoint = found if isinstance(found := teacher.get("endpoint"), Mapping) else {}
-    if misplaced := sorted((EndpointConfig.model_fields.keys() - ServedConfig.model_fields.keys()) & teacher.keys()):
-        raise ValueError(f"teacher.{misplaced[0]}: is a key of teacher.endpoint; write it there")
-    of_teacher = {"chat_template": True} if endpoint.get("kind", "openai") == "openai" else {}
-    filled = fill_labelled_elsewhere(value, teacher=of_teacher, selection={"arms": arms})
-    price, prices = endpoint.get("price"), value.get("prices") or {}
-    if isinstance(price, Mapping) and isinstance(prices, Mapping):
-        of_tokens = {"per_million_prompt_tokens": price.get("input"), "per_million_output_tokens": price.get("output")}
-        filled["prices"] = {**of_tokens, **prices}
-    return filled
-
-
-def find_endpoint_problem(teacher: Any) -> str | None:
-    """Return the problem with a teacher section and its endpoint, or ``None`` if there is none."""
-    endpoint = teacher.endpoint
-    if teacher.backend != ENDPOINT:
-        return None if endpoint is None else "endpoint: describes a server, which is for backend: endpoint; set that"
-    if endpoint is None:
-        return f"backend {NEEDED}"
-    if teacher.model is not None:
-        return (
-            "model: names weights, and backend endpoint asks a server; leave it out, endpoint.model is the name there"
-        )
-    if teacher.states and teacher.reader is None:
-        return (
-            f"states: {teacher.states[0]!r} is a hidden state, and none is read from a server (docs/endpoints.md); "
-            "leave it out, for trust to read log-probabilities, name a model that reads the answers here by reader: "
-            "{model}, or run the model here, by backend vllm"
-        )
-    if teacher.adapt is not None:
-        return "adapt: backend endpoint has no weights to train; leave it out"
-    if teacher.store_states is not True and not teacher.states:
-        return (
-            "store_states: backend endpoint has no states to store; leave it out, or name a model that reads the "
-            "answers here by reader: {model}"
-        )
-    return find_unsupported(endpoint, teacher.decoding, "decoding")
 
 
 def find_unsupported(endpoint: ServedConfig, decoding: Any, key: str) -> str | None:

@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, StrictBool, ValidationInfo, field_validator, model_validator
 
-from curation.config.base import PositiveInt, PresetSection, Share
+from curation.config.base import Directory, PositiveInt, PresetSection, Share
 from curation.config.teacher import DecodingConfig
 from curation.json_types import JsonView
-from curation.storage.paths import to_place
 
 MAIN = "main"
 """The name of ``evaluation.decoding`` among the decodings."""
@@ -34,7 +33,7 @@ class EvaluationConfig(PresetSection):
     """Whether prompts to base, teacher and students are wrapped as one user turn of the tokenizer's chat template."""
     margin: Share = 0.02
     """Largest shortfall in accuracy from ground truth at which a student is still called near-lossless."""
-    cache: str | bool = True
+    cache: Annotated[Directory, Field(min_length=1)] | StrictBool = True
     """Cache of test answers of models that the configuration names, for other runs: a folder or a URL; ``true`` is
     ``.evaluations`` beside the run directory; ``false`` is no cache."""
 
@@ -62,25 +61,10 @@ class EvaluationConfig(PresetSection):
         ends = {key: getattr(main, key) for key in ENDS}
         return {name: {**ends, **given} if isinstance(given, Mapping) else given for name, given in value.items()}
 
-    @field_validator("cache", mode="before")
-    @classmethod
-    def _a_place(cls, value: object) -> object:
-        if not isinstance(value, bool | str) or value == "":
-            raise ValueError(f"takes a folder, a URL, true or false; found {value!r}")
-        if isinstance(value, str):
-            to_place(value)
-        return value
-
     @model_validator(mode="after")
     def _tests_differ(self) -> Self:
         if self.num_runs > 1 and self.decoding.temperature == 0:
             raise ValueError(f"num_runs: {self.num_runs} greedy runs are all the same; set decoding.temperature")
         if MAIN in self.also:
             raise ValueError(f"also.{MAIN}: is the name of evaluation.decoding in reports; give it another one")
-        seen: dict[str, str] = {}
-        for name, decoding in self.decodings.items():
-            other = seen.setdefault(decoding.model_dump_json(), name)
-            if other != name:
-                of = "evaluation.decoding" if other == MAIN else f"also.{other}"
-                raise ValueError(f"also.{name}: is the same decoding as {of}; drop it")
         return self

@@ -1,61 +1,93 @@
 """YAML files that may build on other files: the key ``base`` names them.
 
 The files that ``base`` names are merged in order, then the file itself on top: mappings merge key by key, and any other
-value replaces the one below it. A relative path stays relative to the folder of the file in which it stands.
+value replaces the one below it. A relative path is relative to the folder of the file in which it stands, so each text
+of a file knows that folder (:class:`FileText`).
 """
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BeforeValidator
 
 from curation.config import strict_yaml
 from curation.errors import ConfigError
 from curation.json_types import Json
 from curation.storage.files import read_file
+from curation.storage.names import check_name
 from curation.storage.paths import Place, Remote, to_place
 
 BASE = "base"
 """The key that names one file, or a list of files, relative to the file."""
 MEND = "`curate init` writes a commented one"
 
-Roots = dict[tuple[str, ...], Place]
-"""The folder of the base file that holds a value, by the value's location, e.g. ``("sources", "puzzles", "path")``."""
+
+class FileText(str):
+    """A text of a configuration file; a plain text once it is pickled."""
+
+    folder: Place
+    """The folder to which it is relative if it is a path."""
+
+    def __deepcopy__(self, memo: object) -> "FileText":
+        return self
+
+    def __reduce__(self) -> Any:
+        return str, (str(self),)
+
+    @property
+    def beside(self) -> Place | None:
+        """The place that it names if it is a relative path, else ``None``."""
+        return None if "://" in self or Path(self).is_absolute() else self.folder / str(self)
 
 
-class MergedFile(NamedTuple):
-    """The merged content of a file and its bases."""
+def with_folder(value: Any, folder: Place) -> Any:
+    """Return a value of JSON whose texts, at any depth, are relative to a folder; those that have one keep it."""
+    if isinstance(value, str) and not isinstance(value, FileText):
+        value = FileText(value)
+        value.folder = folder
+    elif isinstance(value, dict):
+        value = {key: with_folder(item, folder) for key, item in value.items()}
+    elif isinstance(value, list | tuple):
+        value = type(value)(with_folder(item, folder) for item in value)
+    return value
 
-    raw: Json
-    roots: Roots
+
+def make_absolute(value: object) -> Any:
+    """Return a relative path of a file as an absolute one, and any other value as it is."""
+    place = value.beside if isinstance(value, FileText) and check_name(value) else None
+    return value if place is None else str(place)
 
 
-def read(path: str | Place, mend: str = MEND, *, above: tuple[str, ...] = ()) -> MergedFile:
+BESIDE = BeforeValidator(make_absolute)
+"""Validator of a key whose relative path starts at the folder of the file that holds it."""
+
+
+def read(path: str | Place, mend: str = MEND, *, above: tuple[str, ...] = ()) -> Json:
     """Return the content of a YAML file merged onto its bases; ``above`` are the files that led to it as a base.
 
     Raises:
         ConfigError: a file is missing or no YAML mapping, or ``base`` names no files, or leads back to its own file.
     """
     path = to_place(path)
-    raw = read_mapping(path, mend)
+    file = path.resolve()
+    raw: Json = with_folder(read_mapping(path, mend), file.parent)
     if BASE not in raw:
-        return MergedFile(raw, {})
+        return raw
     given = raw.pop(BASE)
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
         raise ConfigError(f"{path}: base: {given!r} is neither a file nor a list of files; name them by their paths")
-    file = path.resolve()
     course = (*above, str(file))
     below: Json = {}
-    roots: Roots = {}
     for name in names:
-        other = (to_place(name) if "://" in name else file.parent / name).resolve()
+        other = to_place(make_absolute(name)).resolve()
         if str(other) in course:
             circle = " -> ".join([*course[course.index(str(other)) :], str(other)])
             raise ConfigError(f"{path}: base: {name!r} leads back to itself ({circle}); take it out of one of them")
-        content = read(other, f"{path} names it as its base; correct base, or put the file there", above=course)
-        below = merge_mappings(below, content.raw)
-        roots |= {at: other.parent for at in _iter_places(content.raw)} | content.roots
-    standing = set(_iter_places(raw))
-    return MergedFile(merge_mappings(below, raw), {at: root for at, root in roots.items() if at not in standing})
+        mend = f"{path} names it as its base; correct base, or put the file there"
+        below = merge_mappings(below, read(other, mend, above=course))
+    return merge_mappings(below, raw)
 
 
 def read_mapping(path: Place, mend: str = MEND) -> Json:
@@ -64,8 +96,7 @@ def read_mapping(path: Place, mend: str = MEND) -> Json:
         text = path.read_bytes() if isinstance(path, Remote) else read_file(path)
         raw = strict_yaml.parse(text.decode())
     except OSError as error:
-        reason = error.strerror or error
-        raise ConfigError(f"{path}: cannot be read ({reason}); {mend}") from error
+        raise ConfigError(f"{path}: cannot be read ({error.strerror or error}); {mend}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text ({error}); {mend}") from error
     except ConfigError as error:
@@ -84,16 +115,3 @@ def merge_mappings(below: Mapping[str, object], above: Mapping[str, object]) -> 
             value = merge_mappings(under, value)
         result[key] = value
     return result
-
-
-def _iter_places(item: object, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield the locations of all values that are neither mappings nor lists."""
-    if isinstance(item, Mapping):
-        parts = list(item.items())
-    elif isinstance(item, list):
-        parts = list(enumerate(item))
-    else:
-        yield at
-        return
-    for key, part in parts:
-        yield from _iter_places(part, (*at, str(key)))

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import Field, create_model, model_validator
 
-from curation.config.base import BESIDE, Directory, Location, PositiveInt, Root, Section, Seed, Share
+from curation.config.base import Directory, Location, PositiveInt, Root, Section, Seed, Share
 from curation.config.endpoint import EndpointConfig
+from curation.config.files import BESIDE
 from curation.config.inputs import SourceConfig
 from curation.config.models import ModelConfig
 from curation.config.run import PricesConfig, RayConfig

@@ -1,16 +1,17 @@
 """The inputs of a run: the domain, the sources and the splits drawn from them."""
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from curation.config.base import BESIDE, Location, PositiveInt, Root, Section, Seed, Share, make_name_check
+from curation.config.base import Location, PositiveInt, Root, Section, Seed, Share
 from curation.config.defaults import DomainTraits, find_traits
+from curation.config.files import BESIDE, FileText
 from curation.config.given import GivenConfig
 from curation.json_types import Json, JsonView
-from curation.registry import FORMS, READERS
 
 COMMA = ","
 """The default delimiter of CSV files, which as a default is in no cache key."""
@@ -43,12 +44,6 @@ class DomainConfig(Section):
         return find_traits(self.name, self.options)
 
     @property
-    def class_file(self) -> str | None:
-        """The name of a file with the classes of ``classification``; ``None`` if they are listed or already read."""
-        classes = self.options.get("classes")
-        return classes if self.name == "classification" and isinstance(classes, str) else None
-
-    @property
     def lacks_classes(self) -> bool:
         """Whether ``classification`` is to take its classes from the labelled split."""
         return self.name == "classification" and self.options.get("classes") is None
@@ -73,22 +68,18 @@ class DomainConfig(Section):
     @property
     def ungraded(self) -> Self:
         """This domain without the check of ``text``, so that rows and labels do not depend on the check."""
-        return self._with_check(None) if self.name == "text" and "check" in self.options else self
+        return self.with_options(check=None) if self.name == "text" else self
 
     @property
     def tested(self) -> Self:
         """The domain used in tests: :attr:`ungraded`, and each row is asked once."""
         once = {} if self.given_labels is not None else self.traits.once
-        return self.ungraded.with_options(**once) if once else self.ungraded
+        return self.ungraded.with_options(**once)
 
     @property
     def by_likelihood(self) -> Self:
         """The domain ``pair`` with answers compared by a model's likelihood of each, for students that learn pairs."""
-        once = self.traits.once
-        options = {name: value for name, value in self.options.items() if name not in once}
-        return type(self).model_validate(
-            {"name": self.name, "given_labels": self.given_labels, **options, "by": "likelihood"}
-        )
+        return self.with_options(**dict.fromkeys(self.traits.once), by="likelihood")
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -98,7 +89,7 @@ class DomainConfig(Section):
     @property
     def agreeing(self) -> Self:
         """This domain for comparing two answers, neither of them gold: ``text`` compares normalised texts."""
-        return self._with_check("normalised") if self.name == "text" and "check" in self.options else self
+        return self.with_options(check="normalised") if self.name == "text" and "check" in self.options else self
 
     @property
     def keyed(self) -> Self:
@@ -110,31 +101,38 @@ class DomainConfig(Section):
             return self
         check = {name: value for name, value in self.options["check"].items() if name not in CHECK_LIMITS}
         words = [Path(word).name if Path(word).is_absolute() else word for word in self.command]
-        return self._with_check({**check, "command": words})
+        return self.with_options(check={**check, "command": words})
 
     @property
     def portable(self) -> Self:
         """This domain for a trust package: without the command's words, but still marked as graded by a command."""
-        return self if self.command is None else self._with_check("command")
+        return self if self.command is None else self.with_options(check="command")
 
-    def with_command(self, words: Sequence[str]) -> Self:
-        """Return this domain, graded by another command."""
-        return self._with_check({**self.options["check"], "command": [*words]})
-
-    def with_options(self, **options: object) -> Self:
-        """Return this domain with some options changed."""
-        changed = {"name": self.name, "given_labels": self.given_labels, **self.options, **options}
-        return type(self).model_validate(changed)
-
-    def _with_check(self, check: object) -> Self:
-        options = {name: value for name, value in self.options.items() if name != "check"}
-        given = {} if check is None else {"check": check}
-        return type(self).model_validate({"name": self.name, "given_labels": self.given_labels, **options, **given})
+    def with_options(self, **changed: object) -> Self:
+        """Return this domain with some options changed, or left out where the change is ``None``."""
+        options = {
+            name: value
+            for name, value in {**self.options, **changed}.items()
+            if name not in changed or value is not None
+        }
+        if options == self.options:
+            return self
+        return type(self).model_validate({"name": self.name, "given_labels": self.given_labels, **options})
 
     @model_validator(mode="before")
     @classmethod
     def _named(cls, value: object) -> Any:
-        return {"name": value} if isinstance(value, str) else value
+        """Read a text as a name; make words of a command that name files beside the configuration absolute."""
+        if not isinstance(value, Mapping):
+            return {"name": value} if isinstance(value, str) else value
+        check = value.get("check")
+        if not isinstance(check, Mapping) or not isinstance(check.get("command"), list):
+            return value
+        words = []
+        for word in check["command"]:
+            place = word.beside if isinstance(word, FileText) else None
+            words.append(str(place) if isinstance(place, Path) and os.path.isfile(place) else word)
+        return {**value, "check": {**check, "command": words}}
 
 
 def _check_delimiter(sign: str) -> str:
@@ -150,17 +148,16 @@ class SourceConfig(Section):
     """An absolute path, a path relative to the configuration file, or a URL."""
     domain: DomainConfig | None = None
     """The rows' domain if it differs from the run's, to measure trust out of domain."""
-    format: Annotated[str, make_name_check(READERS)] = "auto"
-    """``parquet``, ``jsonl``, ``json`` (an array of objects, or objects one after the other), ``csv``, ``lance``, or
-    your own reader by name (docs/extending.md); ``auto``: by the ending of each file. Text may be compressed
-    (``.jsonl.gz``, ``.csv.bz2``, ``.ndjson.zst``)."""
+    format: Literal["auto", "parquet", "jsonl", "json", "csv", "lance"] = "auto"
+    """``parquet``, ``jsonl``, ``json`` (an array of objects, or objects one after the other), ``csv`` or ``lance``;
+    ``auto``: by the ending of each file. Text may be compressed (``.jsonl.gz``, ``.csv.bz2``, ``.ndjson.zst``)."""
     delimiter: Annotated[str, AfterValidator(_check_delimiter)] = COMMA
     """The character between the fields of CSV files, e.g. ``;`` or ``"\\t"`` (a tab). It is never guessed."""
     quoting: Literal["auto", "quotes", "none"] = "auto"
     """How quotes around a field of CSV files are read: ``quotes``, as part of the format (RFC 4180), or ``none``, as
     ordinary characters, as in many tab-separated files. ``auto`` means ``quotes``, but refuses a file that both ways
     can read, with different rows."""
-    form: Annotated[str, make_name_check(FORMS)] = "auto"
+    form: Literal["auto", "rows", "prodigy", "label_studio"] = "auto"
     """The form of the rows of JSONL, JSON and CSV files: ``rows``, each as its columns; ``prodigy``, Prodigy's
     ``db-out``; ``label_studio``, Label Studio's JSON, JSON-MIN or CSV; ``auto``, detected from the first rows of each
     file (docs/data-forms.md)."""
@@ -169,16 +166,6 @@ class SourceConfig(Section):
     Otherwise a mix is refused: test rows would be among the labelled ones, or rows twice."""
     id_column: str | None = None
     """A column of unique integers to use as row ids; without it, ids follow from the rows' positions."""
-
-    @model_validator(mode="after")
-    def _delimits_csv(self) -> Self:
-        if self.delimiter != COMMA and self.format not in ("auto", "csv"):
-            raise ValueError(f"delimiter: separates fields of CSV files, not of {self.format}; leave it out")
-        if self.quoting != "auto" and self.format not in ("auto", "csv"):
-            raise ValueError(f"quoting: is of fields of CSV files, not of {self.format}; leave it out")
-        if self.form != "auto" and self.format not in ("auto", "jsonl", "json", "csv"):
-            raise ValueError(f"form: is of rows of JSONL, JSON and CSV files, not of {self.format}; leave it out")
-        return self
 
 
 class SplitConfig(Section):
@@ -234,6 +221,9 @@ class SplitsConfig(Section):
     is a group of its own."""
     audit: bool = False
     """Keep the pool's gold labels in an audit table: for purity, the ground-truth arm and oracle budgets."""
+    max_error_rate: Annotated[float, Field(ge=0, le=1)] = 0.05
+    """Maximum share of a split's rows that cannot be used: they cannot be read, have duplicate options, or lack the
+    gold label that their split needs. Above it, the run stops before anything is labelled."""
 
     def named(self) -> dict[str, SplitConfig]:
         """Return the configured splits, by name, in a fixed order; a probe's name starts with ``probe-``."""
@@ -244,21 +234,6 @@ class SplitsConfig(Section):
     def labelled(self) -> tuple[str, ...]:
         """Return the names of the configured splits that the teacher labels."""
         return tuple(name for name in self.named() if name not in ("adapt", "shots", "test"))
-
-
-class LimitedSplits(SplitsConfig):
-    """The splits of a run, and how many of their rows may be unusable."""
-
-    max_error_rate: Annotated[float, Field(ge=0, le=1)] = 0.05
-    """Maximum share of a split's rows that cannot be used: they cannot be read, have duplicate options, or lack the
-    gold label that their split needs. Above it, the run stops before anything is labelled."""
-
-    RUNS: ClassVar[tuple[str, ...]] = ("max_error_rate",)
-
-    @property
-    def dealt(self) -> SplitsConfig:
-        """The splits without the limit on unusable rows, which does not change the rows."""
-        return SplitsConfig(**{name: getattr(self, name) for name in SplitsConfig.model_fields})
 
 
 class RowsConfig(Root):

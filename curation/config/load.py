@@ -1,4 +1,4 @@
-"""Loading of configurations from YAML: overrides, absolute paths, errors that name the nearest known key.
+"""Loading of configurations from YAML: overrides, and errors that name the nearest known key.
 
 A file may build on others (``curation.config.files``).
 """
@@ -13,10 +13,8 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from curation.config import DomainConfig, ModelConfig, RunConfig, StudentConfig, strict_yaml
-from curation.config.base import BESIDE
-from curation.config.class_files import with_classes
-from curation.config.files import Roots, read
+from curation.config import RunConfig, StudentConfig, strict_yaml
+from curation.config.files import read, with_folder
 from curation.config.filter import FilterConfig
 from curation.config.models import find_student_section
 from curation.config.unread import refuse_unread
@@ -40,17 +38,16 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         ConfigError: the file or a base is missing or no YAML mapping, a rule is broken, or a key is unknown.
     """
-    raw, roots = read(path)
+    raw, place = read(path), to_place(path)
     if FILTERS in raw and "sources" not in raw:
         raise ConfigError(f"{path}: configures a filter, as it names a {FILTERS}; give it to `curate filter`")
-    if "run_dir" in raw and to_place(path).name == KEPT and (to_place(path).with_name("manifest.json")).is_file():
-        raw["run_dir"] = str(to_place(path).absolute().parent)  # it may have been moved or copied
-    further: Json = {}
-    alone = copy.deepcopy(raw)
+    if "run_dir" in raw and place.name == KEPT and place.with_name("manifest.json").is_file():
+        raw["run_dir"] = str(place.absolute().parent)  # it may have been moved or copied
+    alone, further = copy.deepcopy(raw), dict[str, Any]()
     for override in overrides:
-        put_override(raw, override, roots)
-        put_override(further, override, {})
-    config = make_config(raw, to_place(path), str(path), roots)
+        put_override(raw, override, place.resolve().parent)
+        put_override(further, override, place.resolve().parent)
+    config = parse_config(raw, str(path))
     runs = [config]
     if overrides:  # what one of them leaves without a reader had one in the file
         with contextlib.suppress(ConfigError):
@@ -69,13 +66,13 @@ def as_config(given: RunConfig | Mapping[str, object] | str | PathLike[str]) -> 
     if isinstance(given, RunConfig):
         return given
     if isinstance(given, str | PathLike):
-        return load_config(given if isinstance(given, str) else str(given))
+        return load_config(str(given))
     if not isinstance(given, Mapping):
         raise ConfigError(
             f"config: a {type(given).__name__} is not a configuration; give a mapping with the keys of a configuration "
             "file, the path of such a file, or what curation.config.load.load_config returns"
         )
-    config = make_config(copy.deepcopy(dict(given)), Path.cwd() / "config", "config", {})
+    config = parse_config(with_folder(dict(given), Path.cwd()))
     refuse_unread(given, [config], "config")
     return config
 
@@ -91,29 +88,19 @@ def load_filter(
     Raises:
         ConfigError: as for :func:`load_config`.
     """
-    raw, roots = ({}, {}) if path is None else read(path, mend="docs/operations.md shows one")
+    raw = {} if path is None else read(path, mend="docs/operations.md shows one")
     if "sources" in raw and FILTERS not in raw:
         raise ConfigError(f"{path}: configures a run, as it has sources; give it to `curate run`")
     for key, value in (given or {}).items():
-        put_key(raw, key, value, key, roots)
-        roots[tuple(key.split("."))] = Path.cwd()
+        put_key(raw, key, with_folder(value, Path.cwd()), key)
     for override in overrides:
-        put_override(raw, override, roots)
-    config = validate_keys(FilterConfig, raw, "filter" if path is None else str(path))
-    root = Path.cwd() if path is None else to_place(path).resolve().parent
-    found: FilterConfig = _make_absolute(config, root, roots)
-    return found
+        put_override(raw, override, Path.cwd() if path is None else to_place(path).resolve().parent)
+    return validate_keys(FilterConfig, raw, "filter" if path is None else str(path))
 
 
 def is_filter(path: str | Place) -> bool:
     """Return whether a YAML file configures a filter: it names a package."""
-    return FILTERS in read(path).raw
-
-
-def make_config(raw: Mapping[str, object], file: Place, where: str, roots: Roots) -> RunConfig:
-    """Return the configuration in a mapping, its paths relative to the folder of ``file``, or that in ``roots``."""
-    config: RunConfig = _make_absolute(parse_config(raw, where), file.resolve().parent, roots)
-    return config
+    return FILTERS in read(path)
 
 
 def parse_config(raw: Mapping[str, object], where: str = "config") -> RunConfig:
@@ -134,8 +121,8 @@ def validate_keys(model: type[T], raw: Mapping[str, object], where: str) -> T:
         raise ConfigError(f"{where}: {'; '.join(problems)}") from error
 
 
-def put_override(raw: Mapping[str, object], text: str, roots: Roots) -> None:
-    """Set the key of an override ``a.b=value`` in a mapping, as :func:`put_key` does."""
+def put_override(raw: Json, text: str, folder: Place) -> None:
+    """Set the key of an override ``a.b=value`` in a mapping; paths in it are relative to a folder."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ConfigError(f"--set {text!r}: is not of the form a.b=value")
@@ -143,74 +130,32 @@ def put_override(raw: Mapping[str, object], text: str, roots: Roots) -> None:
         parsed = strict_yaml.parse(value)
     except ConfigError as error:
         raise ConfigError(f"--set {text!r}: {error}") from error
-    put_key(raw, key, parsed, f"--set {text!r}", roots)
+    put_key(raw, key, with_folder(parsed, folder), f"--set {text!r}")
 
 
 def nest_keys(keys: Mapping[str, object]) -> Json:
     """Return keys written as ``a.b`` as nested sections."""
     nested: Json = {}
     for key, value in keys.items():
-        put_key(nested, key, value, key, {})
+        put_key(nested, key, value, key)
     return nested
 
 
-def put_key(raw: Mapping[str, object], key: str, value: object, where: str, roots: Roots) -> None:
-    """Set the key ``a.b`` of a mapping, and drop its base folder from ``roots``; ``where`` begins error messages."""
-    *parents, last = location = key.split(".")
-    for at in [at for at in roots if list(at[: len(location)]) == location]:
-        del roots[at]
+def put_key(raw: Json, key: str, value: object, where: str) -> None:
+    """Set the key ``a.b`` of a mapping, in which a part may be a position of a list; ``where`` begins messages."""
+    *parents, last = key.split(".")
     node: Any = raw
     for parent in parents:
-        node = node.setdefault(parent, {}) if isinstance(node, dict) else node[_parse_place(node, parent, where)]
+        node = node.setdefault(parent, {}) if isinstance(node, dict) else node[_parse_position(node, parent, where)]
         if not isinstance(node, dict | list):
             raise ConfigError(f"{where}: {parent} is a value, not a section")
-    node[last if isinstance(node, dict) else _parse_place(node, last, where)] = value
+    node[last if isinstance(node, dict) else _parse_position(node, last, where)] = value
 
 
-def _parse_place(node: list[Any], part: str, where: str) -> int:
+def _parse_position(node: list[Any], part: str, where: str) -> int:
     if not part.isdigit() or int(part) >= len(node):
         raise ConfigError(f"{where}: {part!r} is not one of the {len(node)} positions of the list, counted from 0")
     return int(part)
-
-
-def _make_absolute(item: object, root: Place, roots: Roots, at: tuple[str, ...] = ()) -> Any:
-    """Return a configuration's item with absolute paths or URLs for files beside it; ``at`` is its location."""
-
-    def joined(key: str, value: str) -> Place:
-        return roots.get((*at, key), root) / value
-
-    if isinstance(item, DomainConfig):
-        if (listed := item.class_file) is not None:
-            return with_classes(item, to_place(listed) if "://" in listed else joined("classes", listed))
-        if (command := item.command) is None:
-            return item
-        words = []
-        for place, word in enumerate(command):  # a word that names a file beside the configuration is that file
-            folder = roots.get((*at, "check", "command", str(place)), root)
-            is_relative = isinstance(word, str) and not _is_absolute(word) and isinstance(folder, Path)
-            words.append(str(folder / word) if is_relative and (folder / word).is_file() else word)
-        return item.with_command(words)
-    if isinstance(item, ModelConfig):
-        given = {key: value for key in ("path", "adapter") if (value := getattr(item, key)) is not None}
-        relative = {key: joined(key, value) for key, value in given.items() if not _is_absolute(value)}
-        found = {key: str(path) for key, path in relative.items() if path.exists()}
-        return item.model_copy(update=found)  # a path that does not exist is a hub id
-    if isinstance(item, BaseModel):
-        found = {}
-        for name, field in type(item).model_fields.items():
-            value = getattr(item, name)
-            is_beside = BESIDE in field.metadata and isinstance(value, str) and not _is_absolute(value)
-            found[name] = str(joined(name, value)) if is_beside else _make_absolute(value, root, roots, (*at, name))
-        return item.model_copy(update=found)
-    if isinstance(item, tuple):
-        return tuple(_make_absolute(part, root, roots, (*at, str(index))) for index, part in enumerate(item))
-    if isinstance(item, dict):
-        return {name: _make_absolute(part, root, roots, (*at, str(name))) for name, part in item.items()}
-    return item
-
-
-def _is_absolute(path: str) -> bool:
-    return "://" in path or Path(path).is_absolute()
 
 
 def _explain(root: type[BaseModel], error: JsonView, raw: Any) -> str:

@@ -1,6 +1,5 @@
 """Models, existing or from scratch, and how to fine-tune them."""
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -8,8 +7,10 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, mo
 
 from curation.arms import ARMS
 from curation.config.base import Location, PositiveInt, Section, TrainSection
+from curation.config.files import FileText
 from curation.json_types import Json, JsonView
 from curation.registry import METHODS, load_code
+from curation.storage.names import check_name
 
 
 class InitConfig(Section):
@@ -23,16 +24,11 @@ class InitConfig(Section):
     """Number of transformer blocks."""
     num_heads: PositiveInt = 4
     """Number of attention heads."""
-    num_kv_heads: PositiveInt | None = None
-    """Number of key-value heads. Unset: ``num_heads``."""
-    head_dim: PositiveInt | None = None
-    """Size of a head. Unset: ``hidden_size`` / ``num_heads``."""
-    intermediate_size: PositiveInt | None = None
-    """Width of the feed-forward layers; unset: 3 x ``hidden_size``."""
     max_positions: PositiveInt = 256
     """Maximum length of a prompt with its answer, in tokens."""
     extra: Json = Field(default={})
-    """Further fields of the family's transformers configuration."""
+    """Further fields of the family's transformers configuration, e.g. ``num_key_value_heads`` (unset: ``num_heads``),
+    ``head_dim`` (unset: ``hidden_size`` / ``num_heads``) and ``intermediate_size`` (unset: 3 x ``hidden_size``)."""
 
     def shape(self) -> Json:
         """Return the fields by transformers' own names."""
@@ -40,9 +36,9 @@ class InitConfig(Section):
             "hidden_size": self.hidden_size,
             "num_hidden_layers": self.num_layers,
             "num_attention_heads": self.num_heads,
-            "num_key_value_heads": self.num_kv_heads or self.num_heads,
-            "head_dim": self.head_dim or self.hidden_size // self.num_heads,
-            "intermediate_size": self.intermediate_size or 3 * self.hidden_size,
+            "num_key_value_heads": self.num_heads,
+            "head_dim": self.hidden_size // self.num_heads,
+            "intermediate_size": 3 * self.hidden_size,
             "max_position_embeddings": self.max_positions,
             **self.extra,
         }
@@ -61,6 +57,12 @@ class ModelConfig(Section):
     allow_remote_code: bool = False
     """Whether to run the model's own Python code, with all rights of the run. ``revision`` must pin the code that you
     have read: the commit of a hub id, or the digest that `curate validate` names for a directory."""
+
+    @field_validator("path", "adapter", mode="before")
+    @classmethod
+    def _beside_the_file(cls, value: object) -> object:
+        place = value.beside if isinstance(value, FileText) and check_name(value) else None
+        return value if place is None or not place.exists() else str(place)  # what does not exist is a hub id
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
@@ -219,14 +221,6 @@ class FurtherStudentConfig(Section):
     recipe: SerializeAsAny[Annotated[StudentConfig, BeforeValidator(as_student_config)]] | None = None
     """Keys of the section ``student`` that differ for this student, never ``method``. Unset: none differs."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _has_a_model(cls, value: object) -> Any:
-        if isinstance(value, Mapping) and value.get("model") is None:
-            found = ", ".join(map(str, value)) or "nothing"
-            raise ValueError(f"has no model (found: {found}); name its base, e.g. {{model: {{path: ...}}}}")
-        return value
-
 
 NOT_STUDENTS = ("predecessor", "shallow", "teacher", "base")
 """Names that no student may have: those of a chain's other lines and of other tested models."""
@@ -250,7 +244,9 @@ class GenerationConfig(Section):
 
     student: ModelConfig
     """The base whose students teach the next generation. No arm selects a row that is too long for it."""
-    students: dict[str, FurtherStudentConfig] = Field(default={})
+    students: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_]{0,39}$")], FurtherStudentConfig] = Field(
+        default={}
+    )
     """Further students by name: they learn from the same selections, are tested, and teach none (docs/students.md)."""
 
     @field_validator("students")
@@ -258,11 +254,6 @@ class GenerationConfig(Section):
     def _stages_can_be_named(cls, named: dict[str, FurtherStudentConfig]) -> dict[str, FurtherStudentConfig]:
         lower: dict[str, str] = {}
         for name in named:
-            if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_]{0,39}", name) is None:
-                raise ValueError(
-                    f"{name!r} cannot be part of a stage's name; take up to 40 letters, digits and underscores, the "
-                    "first no underscore"
-                )
             if name in ARMS or name in NOT_STUDENTS:
                 what = "an arm" if name in ARMS else "a model or a line that every run may have"
                 raise ValueError(f"{name!r} is the name of {what}; give the student another name, e.g. {name}_student")

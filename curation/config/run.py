@@ -1,17 +1,17 @@
 """The configuration of a whole run: all its sections, checked against each other."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, create_model, model_validator
 
 from curation.arms import PAPER_TRUST, REFERENCE_ARM
-from curation.config.base import Directory, PositiveInt, Price, Section
+from curation.config.base import DISTINCT, Directory, PositiveInt, Price, Section
 from curation.config.defaults import fill_defaults
-from curation.config.endpoint import COUNTS, ENDPOINT, NUMBERS, with_endpoint
+from curation.config.endpoint import COUNTS, NUMBERS
 from curation.config.evaluation import EvaluationConfig
-from curation.config.given import GIVEN, choose_arms, with_given
-from curation.config.inputs import DomainConfig, LimitedSplits, RowsConfig
+from curation.config.given import fill_labelled_elsewhere
+from curation.config.inputs import DomainConfig, RowsConfig
 from curation.config.limits import iter_problems
 from curation.config.models import (
     GenerationConfig,
@@ -27,7 +27,6 @@ from curation.config.teacher import TeacherConfig
 from curation.config.trust import TrustConfig, with_row
 from curation.config.tune import TuneConfig
 from curation.features import list_extensions, sections
-from curation.json_types import Json
 from curation.storage.paths import Place, to_place
 
 
@@ -99,10 +98,10 @@ class StopConfig(Section):
 class ChainConfig(Section):
     """Settings of a chain, read if ``generations`` has at least two entries."""
 
-    arms: Annotated[tuple[str, ...], Field(min_length=1)] = (REFERENCE_ARM,)
+    arms: Annotated[tuple[str, ...], Field(min_length=1), DISTINCT] = (REFERENCE_ARM,)
     """The arms whose students teach the next generation; each arm has a chain. The first is the main chain, whose
     generations also train the ``selection.arms`` that have no chain of their own."""
-    shallow: tuple[Literal["first_teacher", "predecessor"], ...] = ()
+    shallow: Annotated[tuple[Literal["first_teacher", "predecessor"], ...], DISTINCT] = ()
     """Baseline students that no chain led to. ``first_teacher``: every base, trained on what each of ``arms`` selected
     from the first teacher's labels. ``predecessor``: the last base, taught by the base before it, which is adapted like
     the first teacher."""
@@ -112,13 +111,6 @@ class ChainConfig(Section):
     stop: StopConfig | None = StopConfig()
     """Rules that stop the chain; null never stops it."""
 
-    @model_validator(mode="after")
-    def _each_once(self) -> Self:
-        for key in ("arms", "shallow"):
-            if len(set(getattr(self, key))) != len(getattr(self, key)):
-                raise ValueError(f"{key}: name each once")
-        return self
-
 
 class CoreConfig(RowsConfig):
     """A whole run, without the sections of features."""
@@ -127,10 +119,6 @@ class CoreConfig(RowsConfig):
     """The name of the run in reports and, unless ``run_dir`` is set, of its directory."""
     run_dir: Directory | None = None
     """The run's directory, a path or a URL (``s3://``, ``gs://``). Unset: ``runs/<name>`` in the working directory."""
-    chat_preset: Literal["qwen3", "gemma3", "llama3"] | None = None
-    """Model family whose use of chat templates in the paper (App. "Mathematical Problem Solving") fills unset
-    ``chat_template`` keys of teacher, student and evaluation."""
-    splits: LimitedSplits
     teacher: TeacherConfig
     trust: TrustConfig = TrustConfig()
     tune: TuneConfig = TuneConfig()
@@ -154,45 +142,26 @@ class CoreConfig(RowsConfig):
     report_rows: Annotated[int, Field(ge=0, le=100)] = 5
     """Number of rows of each kind (selected, rejected, confidently wrong, unparsed) shown with texts in the report."""
 
-    CHAT_PRESETS: ClassVar[Mapping[str, Mapping[str, bool]]] = {
-        "qwen3": {"teacher": False, "student": False, "evaluation": True},
-        "gemma3": {"teacher": True, "student": False, "evaluation": True},
-        "llama3": {"teacher": True, "student": False, "evaluation": True},
-    }
-
     @model_validator(mode="before")
     @classmethod
     def _filled(cls, value: object) -> Any:
-        """Fill in keys left out: gold arms, given labels, the domain's defaults, chat templates, students' recipes."""
+        """Fill in keys left out: gold arms, given labels, the domain's defaults, students' recipes."""
         if not isinstance(value, Mapping):
             return value
-        found: Json = dict(value)
-        teacher, splits, selection = found.get("teacher"), found.get("splits"), found.get("selection")
-        arms = choose_arms(teacher, CoreSelection.model_fields["arms"].default)
+        default = cls.model_fields["domain"].default
+        teacher, splits = value.get("teacher"), value.get("splits")
         is_graded = isinstance(teacher, Mapping) and teacher.get("grade") is not None  # which gives no gold labels
-        is_audited = isinstance(splits, Mapping) and splits.get("audit") is True
-        if is_audited and not is_graded and isinstance(selection, Mapping):
-            found["selection"] = {"arms": (*arms, *GOLD_ARMS), **selection}
-        backend = teacher.get("backend") if isinstance(teacher, Mapping) else None
-        if backend == ENDPOINT:
-            found = with_endpoint(found, arms)
-        elif backend == GIVEN:
-            found = with_given(found, cls.model_fields["domain"].default.name, arms)
+        is_audited = isinstance(splits, Mapping) and splits.get("audit") is True and not is_graded
+        arms = CoreSelection.model_fields["arms"].default + (GOLD_ARMS if is_audited else ())
+        found = fill_labelled_elsewhere(value, default.name, arms)
         try:
-            domain = DomainConfig.model_validate(found.get("domain", cls.model_fields["domain"].default))
+            domain = DomainConfig.model_validate(found.get("domain", default))
         except ValidationError:
             pass  # refused as such
         else:
             trust = found.get("trust")
             found = fill_defaults(found, domain.traits.defaults)
             found = found if isinstance(trust, Mapping) and "preset" in trust else with_row(found)
-        family = found.get("chat_preset")
-        presets = cls.CHAT_PRESETS.get(family, {}) if isinstance(family, str) else {}
-        for section, on in presets.items():
-            if isinstance(given := found.get(section) or {}, Mapping):
-                found[section] = {"chat_template": on, **given}
-                if section == "teacher" and isinstance(given.get("adapt"), Mapping):
-                    found[section]["adapt"] = {"chat_template": on, **given["adapt"]}  # adapted as it is asked
         common = found.get("student") or {}
         common = common.model_dump(mode="json") if isinstance(common, StudentConfig) else common
         if isinstance(found.get("generations"), Sequence) and isinstance(common, Mapping):
@@ -221,7 +190,7 @@ class CoreConfig(RowsConfig):
     @property
     def rows(self) -> RowsConfig:
         """The part of the configuration that defines the rows, without checks."""
-        changed = {"splits": self.splits.dealt, **self.ungraded}
+        changed = {"splits": self.splits.without({"max_error_rate"}), **self.ungraded}
         return RowsConfig(**{name: getattr(self, name) for name in RowsConfig.model_fields} | changed)
 
     def fit_of(self, kind: str) -> TrustConfig:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from curation.arms import ARMS, REFERENCE_ARM, REFERENCE_GOLD, Signal
-from curation.config.base import PositiveInt, Section, Share
+from curation.config.base import DISTINCT, PositiveInt, Section, Share
 from curation.json_types import Json
 from curation.registry import BUDGETS, Budget
 
@@ -175,7 +175,12 @@ class CoreSelection(Section):
     """The arms and their common budget, without the keys of features."""
 
     budget: BudgetConfig
-    arms: tuple[str, ...] = ("naive", "naive_parsed", "internal_confidence", REFERENCE_ARM)
+    arms: Annotated[tuple[str, ...], Field(min_length=1), DISTINCT] = (
+        "naive",
+        "naive_parsed",
+        "internal_confidence",
+        REFERENCE_ARM,
+    )
     """Names of ``curation.arms.ARMS``, or ``module:NAME`` of your own (docs/extending.md). Unset, ``splits.audit`` adds
     ``trust_gold`` and ``ground_truth``, which show the cost of wrong labels and of the choice of rows. An arm whose
     signal gives no readable value for any row drops out: the run goes on without it, and log and report say why."""
@@ -195,8 +200,6 @@ class CoreSelection(Section):
 
     @model_validator(mode="after")
     def _arms(self) -> Self:
-        if len(set(self.arms)) != len(self.arms) or not self.arms:
-            raise ValueError("arms must name at least one arm, none twice")
         for name in self.used:
             ARMS.find(name)
         signals: dict[str, tuple[str, Signal]] = {}

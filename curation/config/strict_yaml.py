@@ -1,14 +1,11 @@
-"""A strict YAML reader: it takes the values of JSON, and refuses what would be dropped, endless or too deep.
+"""A YAML reader for values of JSON: plain words and numbers as in YAML 1.2, and errors that name their lines.
 
-PyYAML keeps the last of two equal keys, follows an anchor into itself, recurses as deep as the text nests, and lets
-other exceptions than its own out of values such as ``2020-13-01``. Here each of these is an error that names its lines.
-So are dates, sets, infinity and keys that are not text: a run writes its configuration down, and reads it again. So
-are words and numbers that YAML 1.1 alone reads as something else: ``no`` as false, ``01`` as 1, ``12:30`` as 750.
+PyYAML keeps the last of two equal keys and reads ``no`` as false, ``01`` as 1 and ``12:30`` as 750, as YAML 1.1 does.
+Here two equal keys are an error and such words are texts. Anchors may be used; a value may nest ``MAX_DEPTH`` levels
+and hold ``MAX_VALUES`` values with its anchors expanded.
 """
 
-import math
 import re
-from collections.abc import Hashable
 from typing import Any
 
 import yaml
@@ -21,133 +18,91 @@ MAX_CHARACTERS = 1 << 20
 MAX_DEPTH = 50
 MAX_VALUES = 100_000
 """Maximum number of values of a text with its anchors expanded: ten levels of ten references would be 10^10."""
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _TAG = "tag:yaml.org,2002:"
-_MERGE = f"{_TAG}merge"
-_WORDS = ("yes", "no", "on", "off")
-_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)")
-_KINDS = ("null", "bool", "int", "float", "str", "seq", "map", "merge")
-"""YAML types whose values a run can write as JSON; not dates and sets."""
+_PLAIN = {
+    "null": ("~nN", r"~|null|Null|NULL|"),
+    "bool": ("tTfF", r"true|True|TRUE|false|False|FALSE"),
+    "int": ("-+0123456789", r"[-+]?(?:0|[1-9][0-9_]*)"),
+    "float": ("-+.0123456789", r"(?:[-+]?[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+][0-9]+)?"),
+    "merge": ("<", r"<<"),
+}
+"""Plain texts that are no text, by the type that they are, with their possible first characters. They are so to YAML
+1.1, too, so that what PyYAML writes is read as it was."""
+
+
+class _StrictLoader(yaml.SafeLoader):
+    yaml_implicit_resolvers = {}  # noqa: RUF012
+
+    def compose_mapping_node(self, anchor: Any) -> MappingNode:
+        node: MappingNode = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if key.tag not in (f"{_TAG}str", f"{_TAG}merge"):
+                raise ConfigError(f"line {line}: the key {quote_text(str(key.value))} is not a text; put it in quotes")
+            if key.value in lines:
+                first = lines[key.value]
+                where = f"lines {first} and {line}" if first < line else f"line {line}"
+                raise ConfigError(f"{where}: the key {quote_text(key.value)} occurs twice; remove one")
+            lines[key.value] = line
+        return node
+
+
+for _kind, (_first, _pattern) in _PLAIN.items():
+    _StrictLoader.add_implicit_resolver(
+        f"{_TAG}{_kind}", re.compile(rf"(?:{_pattern})\Z"), [*_first, *[""] * (_kind == "null")]
+    )
 
 
 def parse(text: str) -> Any:
     """Return the value of a YAML text.
 
     Raises:
-        ConfigError: the text is not YAML, or is refused; the message names lines, not the text's origin.
+        ConfigError: the text is not YAML, or is refused; the message names lines where it can, not the text's origin.
     """
     if len(text) > MAX_CHARACTERS:
         raise ConfigError(f"has {len(text):,} characters; a configuration may have {MAX_CHARACTERS:,}")
     try:
-        return _StrictLoader(text).get_single_data()
-    except yaml.YAMLError as error:
+        loader = _StrictLoader(text)
+        node = loader.get_single_node()
+        _measure(node, {})
+        value = None if node is None else loader.construct_document(node)
+        _check(value, MAX_DEPTH)
+    except ConfigError:
+        raise
+    except RecursionError as error:
+        raise ConfigError(f"nests deeper than {MAX_DEPTH} levels; make it flatter") from error
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigError(f"is not YAML: {format_error(error)}; correct the text there") from error
+    return value
 
 
-class _StrictLoader(yaml.SafeLoader):
-    def __init__(self, text: str) -> None:
-        self._open: list[str | None] = []
-        """Anchors of the nodes that enclose the current position."""
-        self._sizes: dict[int, tuple[int, int]] = {}
-        """Number of values and depth of each complete node, by its ``id``."""
-        self._checked: set[int] = set()
-        """``id`` of the mappings whose keys were compared, each once: merging adds keys to the node itself."""
-        self._at_key = False
-        super().__init__(text)
-
-    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        event = self.peek_event()  # type: ignore[no-untyped-call]
-        if isinstance(event, yaml.AliasEvent):
-            if event.anchor in self._open:
-                raise ConfigError(
-                    f"line {_get_line(event)}: *{event.anchor} stands within &{event.anchor} itself, "
-                    "so the value would have no end; write it out"
-                )
-            node = super().compose_node(parent, index)
-        else:
-            self._open.append(getattr(event, "anchor", None))
-            if len(self._open) > MAX_DEPTH:
-                raise ConfigError(f"line {_get_line(event)}: nests deeper than {MAX_DEPTH} levels; make it flatter")
-            node = super().compose_node(parent, index)
-            self._open.pop()
-        if node is not None and id(node) not in self._sizes:
-            self._sizes[id(node)] = self._measure(node)
-        return node
-
-    def _measure(self, node: Node) -> tuple[int, int]:
-        """Return the number of values and the depth of a node whose parts were measured."""
-        children = [] if isinstance(node, ScalarNode) else node.value
-        parts = [child for pair in children for child in (pair if isinstance(pair, tuple) else (pair,))]
-        values = 1 + sum(self._sizes[id(part)][0] for part in parts)
-        depth = 1 + max((self._sizes[id(part)][1] for part in parts), default=0)
-        if values > MAX_VALUES:
-            raise ConfigError(f"line {_get_line(node)}: holds more than {MAX_VALUES:,} values; anchors multiply them")
-        if depth > MAX_DEPTH:
-            raise ConfigError(f"line {_get_line(node)}: nests deeper than {MAX_DEPTH} levels; make it flatter")
-        return values, depth
-
-    def flatten_mapping(self, node: MappingNode) -> None:
-        if id(node) not in self._checked:
-            self._checked.add(id(node))
-            self._compare_keys(node)
-        super().flatten_mapping(node)
-
-    def _compare_keys(self, node: MappingNode) -> None:
-        seen: dict[Hashable, Node] = {}
-        for key_node, _ in node.value:
-            self._at_key = True
-            key = "<<" if key_node.tag == _MERGE else self.construct_object(key_node, deep=True)
-            self._at_key = False
-            if isinstance(key, Hashable):  # another is refused when the mapping is made
-                if not isinstance(key, str):
-                    raise ConfigError(
-                        f"line {_get_line(key_node)}: the key {quote_text(str(key))} is not a text; put it in quotes"
-                    )
-                if key in seen:
-                    first, second = _get_line(seen[key]), _get_line(key_node)
-                    where = f"lines {first} and {second}" if first < second else f"line {first}"
-                    raise ConfigError(f"{where}: the key {quote_text(str(key))} occurs twice; remove one")
-                seen[key] = key_node
-
-    def construct_object(self, node: Node, deep: bool = False) -> Any:
-        kind = node.tag.removeprefix(_TAG)
-        if kind not in _KINDS:
-            what = f"{quote_text(str(node.value))} is" if isinstance(node, ScalarNode) else "this is"
-            raise ConfigError(
-                f"line {_get_line(node)}: {what} a {quote_text(kind)}, which no key takes; write it as a text"
-            )
-        try:
-            value = super().construct_object(node, deep=deep)
-        except ConfigError:
-            raise
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise ConfigError(
-                f"line {_get_line(node)}: {quote_text(str(node.value))} is not a {kind}; correct it, or put it in "
-                "quotes"
-            ) from error
-        if isinstance(node, ScalarNode) and not self._at_key and _is_misread(kind, str(node.value)):
-            word = str(value).lower()
-            raise ConfigError(
-                f"line {_get_line(node)}: {quote_text(str(node.value))} is {word} to YAML; put it in quotes, or write "
-                f"{word}"
-            )
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(
-                f"line {_get_line(node)}: {quote_text(str(node.value))} is not a finite number; leave the key out"
-            )
-        if isinstance(value, str) and not value.isascii() and _SURROGATE.search(value):
-            raise ConfigError(
-                f"line {_get_line(node)}: {quote_text(value)} has half of a surrogate pair; write the character itself"
-            )
-        return value
+def _measure(node: Node | None, sizes: dict[int, int]) -> int:
+    """Return the number of values of a node with its anchors expanded; in ``sizes`` an open node has 0."""
+    if node is None or isinstance(node, ScalarNode):
+        return 1
+    if sizes.get(id(node)) == 0:
+        raise ConfigError(f"line {node.start_mark.line + 1}: an anchor stands within its own value; write it out")
+    if id(node) not in sizes:
+        sizes[id(node)] = 0
+        parts = [part for item in node.value for part in (item if isinstance(item, tuple) else (item,))]
+        sizes[id(node)] = 1 + sum(_measure(part, sizes) for part in parts)
+    if sizes[id(node)] > MAX_VALUES:
+        raise ConfigError(
+            f"line {node.start_mark.line + 1}: holds more than {MAX_VALUES:,} values; anchors multiply them"
+        )
+    return sizes[id(node)]
 
 
-def _is_misread(kind: str, text: str) -> bool:
-    """Return whether YAML 1.1 reads a text as another value than it looks like."""
-    if kind == "bool":
-        return text.lower() in _WORDS
-    return (kind == "int" and not _INTEGER.fullmatch(text)) or (kind == "float" and ":" in text)
-
-
-def _get_line(item: Any) -> int:
-    return int(item.start_mark.line) + 1
+def _check(value: object, depth: int) -> None:
+    """Refuse a value that JSON has not, or that nests more than ``depth`` levels."""
+    if isinstance(value, dict | list):
+        if not depth:
+            raise ConfigError(f"nests deeper than {MAX_DEPTH} levels; make it flatter")
+        for part in value.values() if isinstance(value, dict) else value:
+            _check(part, depth - 1)
+    elif isinstance(value, str):
+        if not value.isascii() and re.search("[\ud800-\udfff]", value):
+            raise ConfigError(f"{quote_text(value)} has half of a surrogate pair; write the character itself")
+    elif not (value is None or isinstance(value, int) or (isinstance(value, float) and abs(value) < float("inf"))):
+        raise ConfigError(f"{quote_text(str(value))} is a {type(value).__name__}, which no key takes; put it in quotes")

@@ -4,18 +4,32 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, SerializeAsAny, field_validator, model_validator
+from pydantic import AfterValidator, Field, SerializeAsAny, StrictBool, field_validator, model_validator
 
 from curation.config import endpoint as endpoints
 from curation.config import given
-from curation.config.base import AcceleratorType, NotNegative, PositiveInt, Section, make_name_check, make_ray_resources
+from curation.config.base import (
+    DISTINCT,
+    AcceleratorType,
+    NotNegative,
+    PositiveInt,
+    Section,
+    make_ray_resources,
+)
 from curation.config.endpoint import EndpointConfig, ServedConfig
 from curation.config.models import ModelConfig, SftConfig
 from curation.config.states import check_state, find_depth_problem
 from curation.json_types import Json, JsonView
 from curation.registry import BACKENDS
 
-BackendName = Annotated[str, make_name_check(BACKENDS)]
+
+def _check_backend(name: str) -> str:
+    if name != "auto":
+        BACKENDS.find(name)
+    return name
+
+
+BackendName = Annotated[str, AfterValidator(_check_backend)]
 
 
 class DecodingConfig(Section):
@@ -191,7 +205,7 @@ class AnswersConfig(Section):
     if a probe finds that it can run the model, else transformers."""
     options: Json = Field(default={})
     """Settings of your own backend."""
-    states: tuple[Annotated[str, AfterValidator(check_state)], ...] = ("output_last",)
+    states: Annotated[tuple[Annotated[str, AfterValidator(check_state)], ...], DISTINCT] = ("output_last",)
     """The hidden states to keep: ``prompt_last``, ``output_first``, ``output_last``, ``output_mean`` of the last layer,
     ``layer<L>_<position>`` of layer L, ``option<R>_output_last`` of options that were not chosen
     (``curation.config.states``)."""
@@ -299,7 +313,7 @@ class TeacherConfig(AskConfig):
     made elsewhere (docs/data-forms.md) and of a server's answers (docs/endpoints.md)."""
     adapt: SftConfig | None = None
     """Format adaptation on the ``adapt`` split (paper, App. "Strategy Games"). Unset: none."""
-    store_states: bool = True
+    store_states: StrictBool = True
     """The hidden states of the pool to store. The source split, on which trust is fitted, always keeps all states.
 
     ``true`` stores all, so that another trust function can score existing labels. ``false`` stores scores only,
@@ -309,8 +323,11 @@ class TeacherConfig(AskConfig):
     @field_validator("adapt")
     @classmethod
     def _unweighted(cls, value: SftConfig | None) -> SftConfig | None:
-        if value is not None and value.weight_by_trust:
-            raise ValueError("weight_by_trust: true needs rows with a trust; gold labels have none; remove it")
+        if value is not None and (value.method != "sft" or value.weight_by_trust):
+            raise ValueError(
+                "a teacher's format is taught by sft, and weight_by_trust: true needs rows with a trust; gold labels "
+                "have none; remove it"
+            )
         return value
 
     @property
@@ -319,7 +336,10 @@ class TeacherConfig(AskConfig):
         asked = AskConfig.part_of(self)
         if self.reader is None:
             return asked
-        reads = {"backend": self.reader.backend, "reads_given": True} if self.endpoint is None else {"states": ()}
+        if self.endpoint is not None:
+            return asked.model_copy(update={"states": ()})
+        in_turns = self.chat_template or self.reader.chat_template
+        reads = {"backend": self.reader.backend, "reads_given": True, "chat_template": in_turns}
         return asked.model_copy(update=reads)
 
     @property
@@ -352,15 +372,8 @@ class TeacherConfig(AskConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if (problem := given.find_given_problem(self) or endpoints.find_endpoint_problem(self)) is not None:
-            raise ValueError(problem)
-        if self.model is None and (self.backend == "auto" or BACKENDS[self.backend].weights):
-            raise ValueError(f"backend {self.backend} needs a model (path or init)")
-        if self.adapt is not None and self.adapt.method != "sft":
-            raise ValueError(f"adapt.method: a teacher's format is taught by sft; found {self.adapt.method!r}")
-        is_elsewhere = self.backend in (given.GIVEN, endpoints.ENDPOINT)
-        if len(set(self.states)) != len(self.states) or not (self.states or is_elsewhere):
-            raise ValueError("states must name at least one position, none twice")
+        if not self.states and self.backend not in given.READ:
+            raise ValueError("states must name at least one position")
         ranks, num_gpus = self.vllm.engine.get("tensor_parallel_size", 1), self.actors.num_gpus
         if num_gpus and ranks not in (1, num_gpus):
             raise ValueError(

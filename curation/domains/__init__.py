@@ -4,7 +4,6 @@ A domain is one file with one class and one line in ``curation.registry.DOMAINS`
 or by name through an entry point of the group ``curation.domains``.
 """
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -12,35 +11,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from curation import own_modules
 from curation.config import DomainConfig
-from curation.config.defaults import ENTRY_POINTS, GENERIC, Answering, Defaults, DomainTraits, find_domain_class
-from curation.domains.identity import Identity, plain_identity
+from curation.config.defaults import GENERIC, Answering, Defaults, DomainTraits
+from curation.domains.identity import Identity as Identity
+from curation.domains.identity import plain_identity as plain_identity
 from curation.errors import ConfigError, RowError
 from curation.escaping import format_error, quote_text
-from curation.registry import DOMAINS
+from curation.registry import DOMAINS, load_code
 
 if TYPE_CHECKING:
     from curation.domains.label_sets import LabelSets
 
-__all__ = [
-    "DOMAINS",
-    "ENTRY_POINTS",
-    "Domain",
-    "Example",
-    "Identity",
-    "Preference",
-    "SettledOptions",
-    "Vocabulary",
-    "attempt",
-    "format_cell",
-    "get_domain",
-    "get_position_function",
-    "get_preference_function",
-    "load_domain",
-    "plain_identity",
-    "require_texts",
-]
 
 Example = Mapping[str, Any]
 T = TypeVar("T")
@@ -241,15 +222,9 @@ def get_domain(config: DomainConfig) -> Domain:
     """Return the domain of a configuration, made with its options; raise ``ConfigError`` if that cannot be done."""
     name = config.name
     try:
-        made = find_domain_class(name)
-    except (ImportError, AttributeError, ValueError) as error:
-        near = difflib.get_close_matches(name, DOMAINS, n=1)
-        raise ConfigError(
-            f"domain: {name!r} is neither one of {', '.join(sorted(DOMAINS))}, nor the name of an entry point of "
-            f"{ENTRY_POINTS}, nor an importable 'module:Class' ({error})"
-            + (f"; did you mean {near[0]!r}?" if near else "")
-            + own_modules.suggest_mend(name, error)
-        ) from error
+        made = load_code(DOMAINS.find(name))
+    except ValueError as error:
+        raise ConfigError(f"domain: {error}") from error
     if not (isinstance(made, type) and issubclass(made, Domain)):  # before anything of it is called
         raise ConfigError(
             f"domain: {name!r} is not a domain: it does not derive from curation.domains.Domain (docs/extending.md)"
@@ -299,13 +274,6 @@ def format_cell(value: Any, name: str = "a value") -> str:
 def to_one_line(value: Any) -> str:
     """Return a cell as text with runs of white space as one space, as classes and labels are read."""
     return " ".join(format_cell(value).split())
-
-
-def require_texts(**options: object) -> None:
-    """Raise ``ConfigError`` for options that are neither texts nor ``None``, as a name that YAML reads as a number."""
-    for key, value in options.items():
-        if value is not None and not isinstance(value, str):
-            raise ConfigError(f"domain.{key}: {value!r} is not a text; put it in quotes")
 
 
 def attempt(function: Callable[..., T], *arguments: object) -> tuple[T | None, str]:

@@ -228,47 +228,11 @@ class ChessMate(Chess):
 
 
 def find_mating_moves(board: chess.Board) -> list[chess.Move]:
-    """Return the legal moves that mate.
-
-    Only moves that may give check are tried: to a square from which the piece attacks the king, of a piece that stands
-    between the king and a slider (a discovered check), promotions, castling and captures en passant.
-    """
-    king = board.king(not board.turn)
-    if king is None:
-        return []
-    own, occupied = board.occupied_co[board.turn], board.occupied
-    straight, diagonal = _find_lines(king, occupied)
-    tried = {*board.generate_castling_moves(), *board.generate_legal_ep()}
-    for pieces, squares in (
-        (board.pawns, chess.BB_PAWN_ATTACKS[not board.turn][king] | chess.BB_BACKRANKS),
-        (board.knights, chess.BB_KNIGHT_ATTACKS[king]),
-        (board.bishops, diagonal),
-        (board.rooks, straight),
-        (board.queens, straight | diagonal),
-        (_find_discoverers(board, king, own & (straight | diagonal)), chess.BB_ALL),
-    ):
-        tried.update(board.generate_legal_moves(pieces & own, squares))
+    """Return the legal moves that mate."""
     found = []
-    for move in tried:
+    for move in board.legal_moves:
         board.push(move)
         if board.is_checkmate():
             found.append(move)
         board.pop()
-    return found
-
-
-def _find_lines(square: chess.Square, occupied: chess.Bitboard) -> tuple[chess.Bitboard, chess.Bitboard]:
-    """Return the squares from which a rook and a bishop attack the square."""
-    files = chess.BB_FILE_ATTACKS[square][chess.BB_FILE_MASKS[square] & occupied]
-    ranks = chess.BB_RANK_ATTACKS[square][chess.BB_RANK_MASKS[square] & occupied]
-    return files | ranks, chess.BB_DIAG_ATTACKS[square][chess.BB_DIAG_MASKS[square] & occupied]
-
-
-def _find_discoverers(board: chess.Board, king: chess.Square, nearest: chess.Bitboard) -> chess.Bitboard:
-    """Return the pieces nearest to the king that have one of their own sliders behind them."""
-    own, found = board.occupied_co[board.turn], chess.BB_EMPTY
-    for square in chess.scan_forward(nearest):
-        straight, diagonal = _find_lines(king, board.occupied ^ chess.BB_SQUARES[square])
-        if own & (straight & (board.rooks | board.queens) | diagonal & (board.bishops | board.queens)):
-            found |= chess.BB_SQUARES[square]
     return found

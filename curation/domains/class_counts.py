@@ -6,7 +6,8 @@ possible sets have one stratum per class. Nearly all rows of a rare class are in
 are also in the strata of rarer classes.
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,29 +37,24 @@ def make_held_mask(labels: pa.Array, sets: LabelSets) -> Bools:
     return held_NC
 
 
+def count_labels(labels: TableRef) -> Counter[str | None]:
+    """Count a table's answered rows by label, in the table's order; ``None`` counts labels that cannot be read."""
+
+    def counted(fragments: Sequence[int] | None) -> Counter[str | None]:
+        answered, found = io.make_answered_filter(labels), Counter[str | None]()
+        for batch in scans.iter_table_batches(labels, {"label": "label"}, answered, fragments):
+            found.update({item["values"]: item["counts"] for item in pc.value_counts(batch["label"]).to_pylist()})
+        return found
+
+    return sum(scans.map_fragments(labels, counted), Counter[str | None]())
+
+
 def count_given_sets(labels: TableRef, sets: LabelSets) -> tuple[Int64s, Int64s]:
     """Count a table's answered rows by class, the empty set last, int64 [C + 1]; rows with and without a set [2]."""
-
-    def count(label_B: pa.Array) -> Int64s:
-        held_BC = make_held_mask(label_B, sets)
-        num_known = int(held_BC.any(axis=1).sum())
-        return np.array([*held_BC.sum(axis=0), num_known, len(label_B) - num_known])
-
-    total = _sum_over_labels(labels, count)
-    return total[:-2], total[-2:]
-
-
-def _sum_over_labels(labels: TableRef, count: Callable[[pa.Array], Int64s]) -> Int64s:
-    """Return the sum of ``count`` over batches of the labels of a table's answered rows."""
-
-    def counted(fragments: Sequence[int] | None) -> Int64s:
-        answered, total = io.make_answered_filter(labels), count(pa.array([], pa.string()))
-        for batch in scans.iter_table_batches(labels, {"label": "label"}, answered, fragments):
-            total = total + count(batch.column("label"))
-        return total
-
-    total: Int64s = np.sum([*scans.map_fragments(labels, counted)], axis=0)
-    return total
+    counts = count_labels(labels)
+    held_MC, num_M = make_held_mask(pa.array(counts, pa.string()), sets), np.array([*counts.values()], dtype=np.int64)
+    is_known_M = held_MC.any(axis=1)
+    return num_M @ held_MC, np.array([num_M[is_known_M].sum(), num_M[~is_known_M].sum()])
 
 
 def _take_first_labels(
@@ -140,8 +136,10 @@ def find_class_places(labels: pa.Array, classes: Grouping) -> Int64s:
 
 def count_given(labels: TableRef, classes: Grouping) -> Int64s:
     """Count a labels table's answered rows by C classes, then those without a readable label, int64 [C + 1]."""
-    size = len(classes) + 1
-    return _sum_over_labels(labels, lambda label_B: np.bincount(find_class_places(label_B, classes), minlength=size))
+    counts = count_labels(labels)
+    num_C = np.zeros(len(classes) + 1, dtype=np.int64)
+    np.add.at(num_C, find_class_places(pa.array(counts, pa.string()), classes), [*counts.values()])
+    return num_C
 
 
 def count_confusion(examples: TableRef, labels: TableRef, grades: TableRef, classes: Grouping) -> Int64s:

@@ -7,10 +7,11 @@ the row, and the label is the set of those answered by yes (:mod:`curation.domai
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
+from curation.config.base import check_arguments
 from curation.config.defaults import DomainTraits, make_greedy_defaults
-from curation.domains import Domain, Example, require_texts, to_one_line
+from curation.domains import Domain, Example, to_one_line
 from curation.domains.identity import describe_code_points, look
 from curation.domains.label_sets import MOST_NAMED, LabelSets, make_class_error, set_format, split_names
 from curation.domains.templates import Template
@@ -18,7 +19,6 @@ from curation.domains.turns import read_cell_text
 from curation.errors import ConfigError, RowError
 from curation.escaping import quote_text
 
-CALIBRATIONS = ("none", "content_free")
 CUE, CUE_MULTI = "Label:", "Labels:"
 
 
@@ -27,8 +27,8 @@ class Classification(Domain):
 
     Args:
         classes: the classes, at least two, as the label column has them; or a mapping of each to the words that the
-            teacher scores. A configuration file may name a file of them (``curation.config.class_files``), or leave
-            them out: they are the labels of the labelled split then (``curation.pipeline.settling``).
+            teacher scores. A configuration may leave them out: they are the labels of the labelled split then
+            (``curation.pipeline.settling``).
         text: the column with the text, or several, each of which becomes a line; or a Jinja template over columns, with
             ``{{ }}`` in it, in a sandbox (:mod:`curation.domains.templates`).
         label: the column with the class; with ``multi`` a list of classes, or a text with a separator between them.
@@ -51,35 +51,29 @@ class Classification(Domain):
     blanks = ({"text": "N/A"}, {"text": "[MASK]"}, {"text": ""})
     """The texts of Zhao et al., "Calibrate Before Use", 2021."""
 
+    @check_arguments
     def __init__(
         self,
         *,
-        classes: Sequence[object] | Mapping[object, str] | None = None,
+        classes: Sequence[str | int] | Mapping[str | int, str | int] | None = None,
         text: str | Sequence[str] = "text",
         label: str = "label",
         cue: str | None = None,
         guidelines: str = "",
-        descriptions: Mapping[object, str] | None = None,
-        calibrate: str = "none",
+        descriptions: Mapping[str, str] | None = None,
+        calibrate: Literal["none", "content_free"] = "none",
         multi: bool | Mapping[str, str] = False,
     ) -> None:
         columns = (text,) if isinstance(text, str) else tuple(text)
-        require_texts(label=label, cue=cue, **{f"text[{place}]": name for place, name in enumerate(columns)})
         if classes is None:
             raise ConfigError(
                 "classes: are left out, which only a run may do, with a labelled split; give a list of them"
             )
         listed = classes if isinstance(classes, Mapping) else {name: name for name in classes}
-        for name in (*listed, *listed.values()):
-            if not isinstance(name, str | int) or isinstance(name, bool):
-                raise ConfigError(f"classes: {name!r} is not a text; put the words of classes in quotes")
         self._words = {to_one_line(name): to_one_line(words) for name, words in listed.items()}
         self._label_of = {words: name for name, words in self._words.items()}
-        if isinstance(classes, str) or len(classes) < 2 or not all(self._label_of):
-            raise ConfigError(
-                f"classes: {classes!r}: give a list of two or more classes, each of some words, or in a configuration "
-                "file the name of a .csv or .jsonl file with them"
-            )
+        if len(classes) < 2 or not all(self._label_of):
+            raise ConfigError(f"classes: {classes!r}: give a list of two or more classes, each of some words")
         for what, texts in (("", classes), ("the words ", listed.values())):
             if (pair := _find_alike(texts)) is not None:
                 one, other = map(to_one_line, pair)
@@ -95,12 +89,6 @@ class Classification(Domain):
             raise ConfigError(
                 f"domain.text: reads {label!r}, the column with the label, which the teacher would see; take it out"
             )
-        if not isinstance(guidelines, str):
-            raise ConfigError(
-                f"guidelines: {guidelines!r} is not a text; give the prompt's first paragraph, or leave it out"
-            )
-        if calibrate not in CALIBRATIONS:
-            raise ConfigError(f"calibrate: {calibrate!r} is none of {', '.join(CALIBRATIONS)}; give one of them")
         self._calibrate = calibrate
         form = set_format(multi)
         self.label_sets = None if form is None else LabelSets(self._words, form)
@@ -153,10 +141,8 @@ class Classification(Domain):
         """Return the text and the cue."""
         return f"Text: {example['text']}\n{self._cue}"
 
-    def _describe_classes(self, descriptions: Mapping[object, str]) -> str:
+    def _describe_classes(self, descriptions: Mapping[str, str]) -> str:
         """Return a line with the words and the description of every class; "" without descriptions."""
-        if not isinstance(descriptions, Mapping) or not all(isinstance(text, str) for text in descriptions.values()):
-            raise ConfigError(f"descriptions: {descriptions!r}: give a mapping of classes to texts")
         texts = {to_one_line(name): to_one_line(text) for name, text in descriptions.items()}
         for name in texts:
             if name not in self._words:

@@ -6,8 +6,11 @@ names in the order of the classes.
 
 import difflib
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Self
 
+from pydantic import Field, StringConstraints, ValidationError, model_validator
+
+from curation.config.base import Section, describe_invalid
 from curation.domains import format_cell, to_one_line
 from curation.domains.identity import look
 from curation.domains.turns import parse_list
@@ -18,26 +21,28 @@ MOST_NAMED = 8
 """Maximum number of classes that a message names."""
 
 
-class SetFormat(NamedTuple):
+class SetFormat(Section):
     """The format in which a column holds a set of labels as a text."""
 
-    separator: str = ","
-    empty: str = "none"
-    """The word for a row without labels."""
+    separator: Annotated[str, Field(min_length=1)] = ","
+    empty: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)] = "none"
+    """The word for a row without labels, without the separator in it."""
+
+    @model_validator(mode="after")
+    def _apart(self) -> Self:
+        if self.separator in self.empty:
+            raise ValueError(f"empty: {self.empty!r} has the separator in it; give another word")
+        return self
 
 
 def set_format(multi: object) -> SetFormat | None:
     """Return the format of ``domain.multi``: true, false (None) or a mapping; raise ``ConfigError`` of all else."""
     if isinstance(multi, bool):
         return SetFormat() if multi else None
-    if not isinstance(multi, Mapping) or not set(multi) <= set(SetFormat._fields):
-        raise ConfigError(f"domain.multi: {multi!r}: give true, false, or a mapping of {', '.join(SetFormat._fields)}")
-    found = SetFormat(**multi)
-    if not isinstance(found.separator, str) or not found.separator:
-        raise ConfigError(f"domain.multi.separator: {found.separator!r} is not a separator; give one, such as ','")
-    if not isinstance(found.empty, str) or not found.empty.strip() or found.separator in found.empty:
-        raise ConfigError(f"domain.multi.empty: {found.empty!r} is not a word for a row without labels; give e.g. none")
-    return found._replace(empty=found.empty.strip())
+    try:
+        return SetFormat.model_validate(multi)
+    except ValidationError as error:
+        raise ConfigError(f"domain.multi: {describe_invalid(error)}; give separator and empty") from error
 
 
 def split_names(value: Any, form: SetFormat) -> list[str]:

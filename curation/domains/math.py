@@ -6,21 +6,22 @@ solution whose last box is incomplete is unparsed. Rows have the published forma
 and AIME, or the columns ``problem`` and ``answer``.
 """
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from numbers import Number
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import pyarrow as pa
+from pydantic import Field
 
+from curation.config.base import check_arguments
 from curation.config.defaults import Defaults
-from curation.domains import Domain, Example, Identity, attempt, format_cell, require_texts
+from curation.domains import Domain, Example, Identity, attempt, format_cell
 from curation.domains.equivalence.latex import strip_markdown
 from curation.domains.equivalence.process import compare
 from curation.domains.identity import normalise_unicode
-from curation.errors import ConfigError, RowError
+from curation.errors import RowError
 from curation.escaping import quote_text
 from curation.json_types import Json
 
@@ -75,17 +76,15 @@ class Math(Domain):
     )
     answering = "reasoned"
 
+    @check_arguments
     def __init__(
         self,
         *,
-        timeout: float = 5.0,
+        timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0,
         instruction: str = INSTRUCTION,
         problem: str | None = None,
         answer: str | None = None,
     ) -> None:
-        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
-            raise ConfigError(f"math: timeout is {timeout!r}; give a positive number of seconds")
-        require_texts(instruction=instruction, problem=problem, answer=answer)
         self.head, self._timeout = instruction, timeout
         self._problems = _PROBLEMS if problem is None else (problem,)
         self._answers = _ANSWERS if answer is None else (answer,)

@@ -14,9 +14,10 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
+from curation.config.base import check_arguments
 from curation.config.defaults import DomainTraits, make_greedy_defaults
-from curation.domains import Domain, Example, SettledOptions, attempt, format_cell, require_texts
-from curation.domains.answer_readings import LETTERS, READINGS, AnswerTally, StatedAnswer, find_place, squeeze_spaces
+from curation.domains import Domain, Example, SettledOptions, attempt, format_cell
+from curation.domains.answer_readings import LETTERS, AnswerTally, StatedAnswer, find_place, squeeze_spaces
 from curation.domains.identity import Identity, plain_identity
 from curation.errors import ConfigError, RowError
 from curation.json_types import Json, JsonView
@@ -61,6 +62,7 @@ class Mcqa(Domain):
             return DomainTraits(make_greedy_defaults(512, "world_knowledge"), "reasoned")
         return super().traits(options)
 
+    @check_arguments
     def __init__(
         self,
         *,
@@ -69,20 +71,16 @@ class Mcqa(Domain):
         choices: Sequence[str] = (),
         question: str = "question",
         answer: str = "answer",
-        answer_is: str | None = None,
+        answer_is: Literal["column", "letter", "text", "number_from_0", "number_from_1"] | None = None,
     ) -> None:
-        require_texts(question=question, answer=answer)
-        if option_style not in ("letters", "texts"):
-            raise ConfigError(f"option_style is {option_style!r}; give letters or texts")
         if generative and option_style != "letters":
             raise ConfigError("a generative answer names a letter; give option_style: letters")
-        if not all(isinstance(name, str) for name in choices):
-            raise ConfigError(f"choices is {choices!r}; put names of columns that are numbers in quotes")
-        if isinstance(choices, str) or (choices and not 2 <= len(choices) <= len(LETTERS)):
+        if choices and not 2 <= len(choices) <= len(LETTERS):
             raise ConfigError(f"choices is {choices!r}; give a list of 2 to {len(LETTERS)} columns")
-        if answer_is is not None and (answer_is not in READINGS or (answer_is == "column" and not choices)):
-            known = ", ".join(name for name in READINGS if choices or name != "column")
-            raise ConfigError(f"answer_is is {answer_is!r}; give one of {known}, or leave it out")
+        if answer_is == "column" and not choices:
+            raise ConfigError(
+                "answer_is: column is for rows with choices; give letter, text or a number, or leave it out"
+            )
         self._answer_is = answer_is
         self._letters = option_style == "letters"
         self._generative, self.head = generative, INSTRUCTION if generative else ""

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from curation.config import DomainConfig
+from curation.config.base import check_arguments
 from curation.domains import Domain, Example, Identity, Vocabulary, get_domain
 from curation.errors import ConfigError
 from curation.hashing import derive
@@ -31,6 +32,7 @@ class NextToken(Domain):
     name = "next_token"
     answering = "written"
 
+    @check_arguments
     def __init__(self, *, of: str | Mapping[str, object]) -> None:
         config = DomainConfig.model_validate(of)
         if config.name == self.name:

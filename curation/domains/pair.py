@@ -14,7 +14,9 @@ from typing import Literal, Self
 
 import pyarrow as pa
 
+from curation.config.base import check_arguments
 from curation.config.defaults import DomainTraits, make_greedy_defaults
+from curation.config.given import Column
 from curation.domains import Domain, Example, Identity, Preference, format_cell, plain_identity
 from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
@@ -62,48 +64,34 @@ class AnswerPair(Domain):
         once = {"both_orders": False} if cls is AnswerPair else {}  # a class of your own need not take the option
         return super().traits(options)._replace(numbers=numbers, once=once)
 
+    @check_arguments
     def __init__(
         self,
         *,
-        prompt: str = "prompt",
-        chosen: str = "chosen",
-        rejected: str = "rejected",
-        first: str = FIRST,
-        second: str = SECOND,
-        preferred: str = "preferred",
+        prompt: Column = "prompt",
+        chosen: Column = "chosen",
+        rejected: Column = "rejected",
+        first: Column = FIRST,
+        second: Column = SECOND,
+        preferred: Column = "preferred",
         by: Literal["judge", "likelihood"] = "judge",
         both_orders: bool = True,
         guidelines: str = "",
         cue: str = "The better answer is",
     ) -> None:
-        named = {"prompt": prompt, "chosen": chosen, "rejected": rejected, "first": first, "second": second}
-        for key, column in (named | {"preferred": preferred}).items():
-            if not isinstance(column, str) or not column.strip():
-                raise ConfigError(f"domain.{key}: {column!r} is not a column; give a column's name")
-        if by not in ("judge", "likelihood"):
-            raise ConfigError(f"domain.by: {by!r} is neither judge nor likelihood; give one of them")
-        if not isinstance(both_orders, bool):
-            raise ConfigError(f"domain.both_orders: {both_orders!r} is neither true nor false; give one of them")
-        for key, text in (("guidelines", guidelines), ("cue", cue)):
-            if not isinstance(text, str):
-                raise ConfigError(f"domain.{key}: {text!r} is not a text; give one, or leave it out")
         self._template = Template(prompt, key="domain.prompt") if "{{" in prompt else None
         self._prompt, self._open, self._preferred = prompt, (first, second), preferred
         self._ordered: tuple[str, ...] = (chosen, rejected)
         texts = (prompt,) if self._template is None else self._template.columns
-        shared = "is the column of domain.prompt, too" if self._template is None else "is read by domain.prompt"
-        for one, other in (("chosen", "rejected"), ("first", "second")):
-            if (same := named[one]) == named[other]:
+        for keys, names in (
+            ("chosen and rejected", (chosen, rejected)),
+            ("first, second and preferred", (first, second, preferred)),
+        ):
+            if len({*names, *texts}) < len(names) + len(texts):
                 raise ConfigError(
-                    f"domain.{other}: {same!r} is the column of domain.{one}, too; name the two answers' columns"
+                    f"domain.{keys}: {', '.join(names)}, beside the columns {', '.join(texts)} of domain.prompt: name "
+                    "columns of their own, since an answer is no part of a prompt and the teacher sees no preference"
                 )
-            for key in (one, other):
-                if named[key] in texts:
-                    raise ConfigError(
-                        f"domain.{key}: {named[key]!r} {shared}; an answer is not part of a prompt: name another"
-                    )
-        if preferred in (first, second, *texts):
-            raise ConfigError(f"domain.preferred: {preferred!r} is a column that the teacher sees; name another")
         self._by, self._cue = by, cue.strip()
         self.head = guidelines.strip() if by == "judge" else ""
         self.both_orders = both_orders and by == "judge"

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from curation.config.base import check_arguments
 from curation.config.defaults import make_greedy_defaults
+from curation.config.given import Column
 from curation.domains import Domain, Example, format_cell
 from curation.domains.checks import Equal, Pattern, Verdict, check_of
 from curation.domains.checks.command import CommandCheck, Removed
@@ -36,9 +38,8 @@ class Text(Domain):
     defaults = make_greedy_defaults(256, "quantitative_reasoning")
     answering = "written"
 
-    def __init__(self, *, prompt: str, reference: str, check: object = "equal") -> None:
-        if not isinstance(reference, str) or not reference:
-            raise ConfigError(f"reference: {reference!r} is not a column; name the one with the reference answer")
+    @check_arguments
+    def __init__(self, *, prompt: str, reference: Column, check: object = "equal") -> None:
         self._template, self._reference, self._check = Template(prompt, key="domain.prompt"), reference, check_of(check)
         if reference in self._template.columns:
             raise ConfigError(

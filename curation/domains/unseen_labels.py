@@ -17,10 +17,11 @@ import pyarrow.compute as pc
 from curation.arrays import Bools
 from curation.config import DomainConfig
 from curation.domains import attempt, get_domain
+from curation.domains.class_counts import count_labels
 from curation.domains.given import RIGHT, WRONG
 from curation.metrics import compute_proportion
 from curation.refs import TableRef
-from curation.tables import io, scans
+from curation.tables import io
 
 OPEN = 0.05
 """Share of rows with a label of their own above which new labels are expected."""
@@ -107,16 +108,7 @@ def is_unseen(labels: pa.Array, seen: Sequence[str]) -> Bools:
 
 def count_unseen(labels: TableRef, seen: SeenLabels) -> UnseenLabels:
     """Count the unseen labels of a pool's labels."""
-
-    def counted(fragments: Sequence[int] | None) -> tuple[int, Counter[str]]:
-        num_read, found = 0, Counter[str]()
-        readable = f"({io.make_answered_filter(labels)}) AND label IS NOT NULL"
-        for batch in scans.iter_table_batches(labels, {"label": "label"}, readable, fragments):
-            num_read += len(batch)
-            label_B = batch.column("label")
-            found.update(label_B.filter(pa.array(is_unseen(label_B, seen.labels))).to_pylist())
-        return num_read, found
-
-    parts = [*scans.map_fragments(labels, counted)]
-    found = sum((counts for _, counts in parts), Counter[str]())
-    return UnseenLabels.of(seen, sum(num_read for num_read, _ in parts), found)
+    known = {*seen.labels}
+    readable = Counter({label: rows for label, rows in count_labels(labels).items() if label is not None})
+    unseen = Counter({label: readable[label] for label in readable if label not in known})
+    return UnseenLabels.of(seen, readable.total(), unseen)

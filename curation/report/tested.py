@@ -213,7 +213,7 @@ def describe_asking(config: JsonView, section: str) -> str:
     """Return how a run's ``teacher`` or ``evaluation`` asks for answers, in words; options are always scored."""
     decoding = DecodingConfig.model_validate(config.get(section, {}).get("decoding", {}))
     domain = read_domain(config)
-    scored = domain.name not in DOMAINS or find_traits(domain.name, domain.options).answering == "scored"
+    scored = domain.name not in [*DOMAINS] or find_traits(domain.name, domain.options).answering == "scored"
     return WAYS[decoding.constrained or ("scored" if scored else False)]
 
 

@@ -1,45 +1,26 @@
 """Input files: find and number them, read them in a fixed order, assign row ids, and split rows into disjoint parts."""
 
-from curation.sources.files import check_unchanged, describe_left_out, discover, find_nearest_column, require_columns
-from curation.sources.ids import check_unique, get_row_ids
-from curation.sources.missing import as_kept, make_kept_fields, to_raw_rows
-from curation.sources.readers import read_rows
-from curation.sources.sample import read_rows_at
-from curation.sources.source_file import SourceFile, Stretch, group_stretches, iter_stretches
-from curation.sources.splits import (
-    NOTHING,
-    Assignment,
-    GroupedPermutation,
-    Permutation,
-    assign,
-    compute_cluster,
-    compute_split_sizes,
-    make_assignment,
-)
-
-__all__ = [
-    "NOTHING",
-    "Assignment",
-    "GroupedPermutation",
-    "Permutation",
-    "SourceFile",
-    "Stretch",
-    "as_kept",
-    "assign",
-    "check_unchanged",
-    "check_unique",
-    "compute_cluster",
-    "compute_split_sizes",
-    "describe_left_out",
-    "discover",
-    "find_nearest_column",
-    "get_row_ids",
-    "group_stretches",
-    "iter_stretches",
-    "make_assignment",
-    "make_kept_fields",
-    "read_rows",
-    "read_rows_at",
-    "require_columns",
-    "to_raw_rows",
-]
+from curation.sources.files import check_unchanged as check_unchanged
+from curation.sources.files import describe_left_out as describe_left_out
+from curation.sources.files import discover as discover
+from curation.sources.files import find_nearest_column as find_nearest_column
+from curation.sources.files import require_columns as require_columns
+from curation.sources.ids import check_unique as check_unique
+from curation.sources.ids import get_row_ids as get_row_ids
+from curation.sources.missing import as_kept as as_kept
+from curation.sources.missing import make_kept_fields as make_kept_fields
+from curation.sources.missing import to_raw_rows as to_raw_rows
+from curation.sources.readers import read_rows as read_rows
+from curation.sources.sample import read_rows_at as read_rows_at
+from curation.sources.source_file import SourceFile as SourceFile
+from curation.sources.source_file import Stretch as Stretch
+from curation.sources.source_file import group_stretches as group_stretches
+from curation.sources.source_file import iter_stretches as iter_stretches
+from curation.sources.splits import NOTHING as NOTHING
+from curation.sources.splits import Assignment as Assignment
+from curation.sources.splits import GroupedPermutation as GroupedPermutation
+from curation.sources.splits import Permutation as Permutation
+from curation.sources.splits import assign as assign
+from curation.sources.splits import compute_cluster as compute_cluster
+from curation.sources.splits import compute_split_sizes as compute_split_sizes
+from curation.sources.splits import make_assignment as make_assignment

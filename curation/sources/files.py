@@ -14,10 +14,9 @@ from curation.activity import doing
 from curation.config import SourceConfig
 from curation.errors import SourceError
 from curation.escaping import quote_text
-from curation.registry import COMPRESSED, READERS, find_installed
 from curation.sources import readers
-from curation.sources.paths import FoundFile, compute_content_digest, find, is_of_store
-from curation.sources.source_file import TEXTS, Dialect, SourceFile
+from curation.sources.paths import FoundFile, compute_content_digest, find
+from curation.sources.source_file import COMPRESSED, FORMATS, TEXTS, Dialect, SourceFile
 
 SPLITS = {
     "train": ("train", "training"),
@@ -136,12 +135,10 @@ def find_nearest_column(name: str, columns: Iterable[str]) -> str | None:
 
 
 def _with_format(source: SourceConfig, found: list[FoundFile], single: bool) -> list[tuple[FoundFile, str]]:
-    installed = [name for group in READERS.groups for name in find_installed(group)]
-    forms = {end: name for name in (*READERS, *installed) for end in READERS[name].endings}
     known, others = [], []
     for file in found:
         name = file.path.partition("?")[0] if "://" in file.path else file.path
-        form = next((form for end, form in forms.items() if name.rstrip("/").lower().endswith(end)), None)
+        form = next((form for end, form in FORMATS.items() if name.rstrip("/").lower().endswith(end)), None)
         if form is None or (not single and name.rpartition("/")[2] in METADATA):
             others.append(file.inner)
         else:
@@ -152,8 +149,8 @@ def _with_format(source: SourceConfig, found: list[FoundFile], single: bool) -> 
     if not known:
         what = "its ending is" if single else f"its {len(found)} files have endings that are"
         raise SourceError(
-            f"{source.path}: unknown format: {what} none of {', '.join(forms)}; "
-            f"set format: {', '.join(dict.fromkeys(forms.values()))}"
+            f"{source.path}: unknown format: {what} none of {', '.join(FORMATS)}; "
+            f"set format: {', '.join(dict.fromkeys(FORMATS.values()))}"
         )
     if unread := [inner for inner in others if inner.lower().endswith(UNREAD)]:
         raise SourceError(
@@ -171,13 +168,6 @@ def _is_same(old: SourceFile, file: FoundFile, form: str, dialect: Dialect) -> b
 
 
 def _describe(file: FoundFile, form: str, index: int, dialect: Dialect) -> SourceFile:
-    own = READERS[form].made_by is not None
-    try:
-        content = "" if own or form == "lance" else compute_content_digest(file.path, file.size)
-    except Exception as error:
-        if not is_of_store(error, file.path):
-            raise
-        content = ""  # the reader tells of it
     shape = readers.measure(file.path, form, dialect)
     # of two values the file's own counts, as before it stood in such a folder
     folders = {key: text for key, text in parse_folder_columns(file.inner).items() if key not in shape.schema}
@@ -193,7 +183,7 @@ def _describe(file: FoundFile, form: str, index: int, dialect: Dialect) -> Sourc
         **(shape.dialect._asdict() if form in TEXTS else {}),
         left_out=shape.left_out,
         folders=folders,
-        content=content,
+        content="" if form == "lance" else compute_content_digest(file.path, file.size),
     )
 
 

@@ -1,16 +1,13 @@
 """Forms of rows: exports of annotation programs, read as plain columns.
 
-A form is one class here and one line in ``curation.registry.FORMS``; a user's own is an entry point of the group
-``curation.forms``. ``sources.NAME.form: auto`` takes the first form that fits a record of the file.
+``sources.NAME.form: auto`` takes the first of :data:`FORMS` that fits a record of the file.
 """
 
 import re
 from collections.abc import Mapping
-from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from curation.json_types import Json, parse_written
-from curation.registry import FORMS, load_code
 
 ROWS = "rows"
 """The form of rows whose columns are read as they are."""
@@ -26,33 +23,6 @@ class FlatRow(NamedTuple):
     """The columns that hold a person's choice: a label, or a list if the person chose several or none."""
     left_out: str = ""
     """Reason why the record is not a row, in words."""
-
-
-class Form(Protocol):
-    """The interface of a form, whose class takes no arguments."""
-
-    def fits(self, record: Mapping[str, Any]) -> bool:
-        """Return whether a record has this form, which must exclude all other forms."""
-
-    def read(self, record: Mapping[str, Any]) -> FlatRow:
-        """Return a record of a file in this form as plain columns."""
-
-
-@cache
-def get_form(name: str) -> Form | None:
-    """Return the form of that name, or ``None`` for plain rows."""
-    path = FORMS[name]
-    return None if path is None else load_code(path)()
-
-
-def find_form_name(record: Mapping[str, Any]) -> str:
-    """Return the name of the first form that fits a record, or that of plain rows if none does."""
-    return next((name for name in _list_names() if (form := get_form(name)) and form.fits(record)), ROWS)
-
-
-@cache
-def _list_names() -> list[str]:
-    return sorted(FORMS.names)
 
 
 class Prodigy:
@@ -114,6 +84,10 @@ class LabelStudio:
             return FlatRow(None, left_out="its annotators disagree")
         row = ({"id": record["id"]} if "id" in record else {}) | data
         return _with_choices(row, choices[0] if choices else {})
+
+
+FORMS: Mapping[str, Prodigy | LabelStudio] = {"label_studio": LabelStudio(), "prodigy": Prodigy()}
+"""Forms by name, each of which fits no record of another; records of the form ``rows`` are columns as they are."""
 
 
 def _with_choices(row: Json, choices: Mapping[str, list[Any]]) -> FlatRow:

@@ -81,11 +81,6 @@ def find(path: str) -> tuple[list[FoundFile], bool]:
         return found, False
 
 
-def is_of_store(error: Exception, path: str) -> bool:
-    """Return whether an error is of a path's store: clients' errors have no common type, nor are all ``OSError``."""
-    return isinstance(error, OSError | pa.ArrowException) or "://" in path
-
-
 @contextmanager
 def naming_errors(path: str, message: str) -> Iterator[None]:
     """Raise errors of a path's content or store as a ``SourceError`` with a message that has the reason at ``{}``."""
@@ -94,7 +89,8 @@ def naming_errors(path: str, message: str) -> Iterator[None]:
     except SourceError:
         raise
     except Exception as error:
-        if not (isinstance(error, ValueError) or is_of_store(error, path)):
+        # errors of stores' clients have no common type, nor are all of them ``OSError``
+        if not (isinstance(error, ValueError | OSError | pa.ArrowException) or "://" in path):
             raise
         reason = re.sub(r",? *\S+\.rs:\d+:\d+", "", format_error(error))
         raise SourceError(f"{path}: {message.format(reason)}") from error

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Protocol, cast
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -20,8 +20,7 @@ import pyarrow.parquet as pq
 from curation.errors import SourceError
 from curation.escaping import format_error, quote_text
 from curation.json_types import Json
-from curation.registry import READERS, load_code
-from curation.sources.forms import ROWS, FlatRow, find_form_name, get_form
+from curation.sources.forms import FORMS, ROWS, FlatRow
 from curation.sources.missing import as_json
 from curation.sources.paths import compute_content_digest, get_filesystem, naming_errors, read_stamp
 from curation.sources.records import MAX_RECORD, iter_records, parse_csv_fields, parse_csv_header, parse_json_object
@@ -33,7 +32,7 @@ _HEAD_ROWS = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class FileShape:
     """The measured properties of a file; fields as in ``SourceFile``, plus the ``version`` of a Lance table."""
 
     num_rows: int
@@ -44,17 +43,7 @@ class Shape:
     left_out: Mapping[str, int] = field(default_factory=dict)
 
 
-class Reads(Protocol):
-    """The interface of a user's reader, whose class takes no arguments (``curation.registry.Reader``)."""
-
-    def measure(self, path: str) -> Shape:
-        """Count the rows of a file, and return its columns with their types."""
-
-    def read(self, file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        """Return the rows ``start`` to ``stop`` in order, as batches of these columns, which the file has."""
-
-
-def measure(path: str, form: str, dialect: Dialect = PLAIN) -> Shape:
+def measure(path: str, form: str, dialect: Dialect = PLAIN) -> FileShape:
     """Count the rows of a file and name its columns; ``dialect`` is what is known of how CSV is written.
 
     Raises:
@@ -67,13 +56,11 @@ def measure(path: str, form: str, dialect: Dialect = PLAIN) -> Shape:
                 parquet = pq.ParquetFile(file)
                 _require_distinct(path, parquet.schema_arrow.names)
                 _require_cells(path, parquet.metadata)
-                return Shape(num_rows=parquet.metadata.num_rows, schema=_get_types(parquet.schema_arrow))
+                return FileShape(num_rows=parquet.metadata.num_rows, schema=_get_types(parquet.schema_arrow))
         if form == "lance":
             dataset = _open_lance(path)
             version = f"version {dataset.version}"
-            return Shape(num_rows=dataset.count_rows(), schema=_get_types(dataset.schema), version=version)
-        if (own := _get_own_reader(form)) is not None:
-            return own.measure(path)
+            return FileShape(num_rows=dataset.count_rows(), schema=_get_types(dataset.schema), version=version)
         return _measure_text(path, form, dialect)
 
 
@@ -92,10 +79,9 @@ def read_rows(
         inside = [name for name in file.schema if name not in file.folders][:1]
     if start >= stop:
         return
-    num_rows, own = 0, _get_own_reader(file.format)
-    read = _READERS[file.format] if own is None else own.read
+    num_rows = 0
     with naming_errors(file.path, f"cannot be read as {file.format}: {{}}"):
-        for batch in map(_cast_views, read(file, start, stop, inside)):
+        for batch in map(_cast_views, _READERS[file.format](file, start, stop, inside)):
             _require_text(file, batch, start + num_rows)
             num_rows += batch.num_rows
             yield _with_folders(batch, file, wanted) if wanted != inside else batch
@@ -103,7 +89,7 @@ def read_rows(
         raise SourceError(
             f"{file.path}: changed while it was read: rows {start} to {stop} are {num_rows} now; run again"
         )
-    if own is None and file.format != "lance":  # a table's version is read, whatever became of the table
+    if file.format != "lance":  # a table's version is read, whatever became of the table
         _require_as_found(file)
 
 
@@ -132,11 +118,6 @@ def _with_folders(batch: pa.RecordBatch, file: SourceFile, columns: Sequence[str
         for name in columns
     ]
     return pa.RecordBatch.from_arrays(arrays, columns)
-
-
-def _get_own_reader(form: str) -> Reads | None:
-    made_by = READERS[form].made_by
-    return None if made_by is None else cast(Reads, load_code(made_by)())
 
 
 def _require_distinct(path: str, names: Sequence[str]) -> None:
@@ -245,7 +226,7 @@ def _open_lance(path: str, version: int | None = None) -> Any:
     return lance.dataset(get_filesystem(path)[1] if path.startswith("file://") else path, version=version)
 
 
-def _measure_text(path: str, format: str, dialect: Dialect) -> Shape:
+def _measure_text(path: str, format: str, dialect: Dialect) -> FileShape:
     """Measure a text file, again from the start if ``auto`` finds another form in a record."""
     dialect = dialect._replace(found_form=ROWS if dialect.form == "auto" else dialect.form)
     found = iter_records(path, format, 0, number=0 if format == "csv" else 1, dialect=dialect)
@@ -256,12 +237,13 @@ def _measure_text(path: str, format: str, dialect: Dialect) -> Shape:
         _require_delimiter(path, names, dialect.delimiter)
         _require_distinct(path, names)
     num_rows, marks, left_out = 0, [], Counter[str]()
-    form = get_form(dialect.found_form)
+    form = FORMS.get(dialect.found_form)
     kinds = dict.fromkeys(names if form is None else (), "text")
     for number, (offset, record) in enumerate(found, 1):
         row = _inspect_record(path, number, record, format, names, dialect)
-        if dialect.form == "auto" and form is None and (other := find_form_name(row)) != ROWS:
-            shape = _measure_text(path, format, dialect._replace(form=other))
+        fitting = [name for name, other in FORMS.items() if dialect.form == "auto" and form is None and other.fits(row)]
+        if fitting:
+            shape = _measure_text(path, format, dialect._replace(form=fitting[0]))
             return replace(shape, dialect=shape.dialect._replace(form="auto"))
         flat = FlatRow(row) if form is None else form.read(row)
         if flat.row is None:
@@ -279,7 +261,7 @@ def _measure_text(path: str, format: str, dialect: Dialect) -> Shape:
             f"{path}: is one object with the keys {', '.join(row)}; write an array of its rows, each an object of "
             "columns"
         )
-    return Shape(num_rows=num_rows, schema=kinds, marks=tuple(marks), dialect=dialect, left_out=dict(left_out))
+    return FileShape(num_rows=num_rows, schema=kinds, marks=tuple(marks), dialect=dialect, left_out=dict(left_out))
 
 
 def _inspect_record(path: str, number: int, record: bytes, format: str, names: Sequence[str], dialect: Dialect) -> Json:
@@ -300,7 +282,7 @@ def _inspect_record(path: str, number: int, record: bytes, format: str, names: S
 
 
 def _iter_rows(file: SourceFile, start: int, stop: int) -> Iterator[Json]:
-    mark, form = start // MARK_ROWS, get_form(file.found_form)
+    mark, form = start // MARK_ROWS, FORMS.get(file.found_form)
     names = [name for name in file.schema if name not in file.folders]
     if form is not None and file.format == "csv":  # whose columns are those of the form, not of the header
         _, header = next(iter_records(file.path, file.format, 0, 0, file.dialect), (0, b""))

@@ -30,6 +30,14 @@ class Dialect(NamedTuple):
 PLAIN = Dialect()
 TEXTS = ("jsonl", "json", "csv")
 """Text formats, whose records are read one by one."""
+COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+"""Arrow's names of compressions by file name ending; files of text formats may be compressed so."""
+_OF_TEXT = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv"}
+FORMATS: Mapping[str, str] = {
+    **{".parquet": "parquet", ".pq": "parquet", ".lance": "lance"},
+    **{end + further: name for end, name in _OF_TEXT.items() for further in ("", *COMPRESSED)},
+}
+"""The format of files by the ending of their names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +70,7 @@ class SourceFile:
     folders: Mapping[str, str] = field(default_factory=dict)
     """The columns given by the names of the file's folders, with their value in all of its rows."""
     content: str = ""
-    """The digest of the file's bytes, or "" for a Lance table, a user's reader or a file of an earlier version."""
+    """The digest of the file's bytes, or "" for a Lance table or a file of an earlier version."""
 
     @property
     def dialect(self) -> Dialect:

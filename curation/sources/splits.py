@@ -206,20 +206,17 @@ def assign(
         grouped = order = GroupedPermutation.of(cluster_N, seed)
         every = grouped.counts_of_groups(every, cluster_N)
     for name, number in counts.items():
-        if number and not every[name]:
-            assert cluster_N is not None
-            raise SourceError(
-                f"splits.{name}: gets none of the {total_rows} rows of source {splits[name].source!r}: it asks for "
-                f"{number}, and splits.group keeps the rows of each of {len(np.unique(cluster_N))} groups in one "
-                "split; ask for more rows, or take it from another source"
-            )
-        if not number:
-            before = f", {left} of which are left ({_format_sizes(taken)} were assigned before)" if taken else ""
-            mend = "take it from another source" if taken else "ask for fewer elsewhere or give more rows"
-            raise SourceError(
-                f"splits.{name}: gets none of the {total_rows} rows of source {splits[name].source!r}{before}"
-                f"{f' ({text})' if name in rest and text else ''}; {mend}"
-            )
+        if every[name]:
+            continue
+        before = f", {left} of which are left ({_format_sizes(taken)} were assigned before)" if taken else ""
+        why = f" ({text})" if name in rest and text else ""
+        if number and cluster_N is not None:
+            groups = len(np.unique(cluster_N))
+            why = f": it asks for {number}, and splits.group keeps the rows of each of {groups} groups in one split"
+        raise SourceError(
+            f"splits.{name}: gets none of the {total_rows} rows of source {splits[name].source!r}{before}{why}; ask "
+            "for other numbers, give more rows, or take it from another source"
+        )
     return Assignment(counts=every, permutation=order)
 
 

@@ -15,7 +15,6 @@ from curation.registry import (
     BUDGETS,
     DOMAINS,
     METHODS,
-    READERS,
     Budget,
     Method,
     check_options,
@@ -63,17 +62,15 @@ def own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     """A package with entry points, as an installer leaves it."""
     text = """
 from curation.arms import Arm, Column, Rule
-from curation.registry import Reader
 BRIEF = Column("brief answers", "num_output_tokens")
 RULE = Rule("somewhere:Rule")
 ARM = Arm(words="ours", trust="trust", rule=RULE)
-TSV = Reader("somewhere:Tsv", (".tsv",))
 """
     (tmp_path / "own_parts_of_a_test.py").write_text(text)
     info = tmp_path / "own_parts_of_a_test-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own-parts-of-a-test\nVersion: 1.0\n")
-    groups = {"trust": "brief = BRIEF", "rules": "ruled = RULE", "arms": "ours = ARM", "readers": "tsv = TSV"}
+    groups = {"trust": "brief = BRIEF", "rules": "ruled = RULE", "arms": "ours = ARM"}
     points = (f"[curation.{group}]\n{line.replace('= ', '= own_parts_of_a_test:')}\n" for group, line in groups.items())
     (info / "entry_points.txt").write_text("".join(points))
     monkeypatch.syspath_prepend(tmp_path)
@@ -89,7 +86,7 @@ def test_an_installed_package_names_its_parts() -> None:
     assert TRUST["brief"] is TRUST[brief.trust] and (ours.words, ours.rule) == ("ours", RULES["ruled"])
     both = ARMS["brief@ruled"]
     assert (both.words, both.rule.made_by, both.trust) == ("brief answers, ruled", "somewhere:Rule", brief.trust)
-    assert READERS["tsv"].endings == (".tsv",) and "brief" not in list(ARMS)
+    assert "brief" not in list(ARMS)
     with pytest.raises(ValueError, match="no arm is called 'breif'; did you mean 'brief'"):
         ARMS.find("breif")
     with pytest.raises(ValueError, match="no selection rule is called 'rulde'; did you mean 'ruled'"):

@@ -72,7 +72,7 @@ REDUCED = {
         "splits.pool.rows=300",
         "splits.calibration=null",
         "teacher.adapt=null",
-        "teacher.model={init: {hidden_size: 96, num_layers: 3, num_heads: 3, head_dim: 32, max_positions: 640}}",
+        "teacher.model={init: {hidden_size: 96, num_layers: 3, num_heads: 3, max_positions: 640}}",
         "signals={}",
     ),
 }

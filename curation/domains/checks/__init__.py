@@ -7,10 +7,12 @@ import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import regex
+from pydantic import Field
 
+from curation.config.base import check_arguments
 from curation.domains.checks.command import REMOVED, CommandCheck, Removed
 from curation.domains.identity import normalise_prose
 from curation.domains.templates import Template
@@ -74,6 +76,9 @@ class Normalised(_Rule):
         return normalise_prose(completion) == normalise_prose(reference)
 
 
+Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
 class Number(_Rule):
     """The last number of the completion is that of the reference, which is a number alone.
 
@@ -82,10 +87,8 @@ class Number(_Rule):
         relative: the largest difference as a share of the reference; of 0, none. With both, either will do.
     """
 
-    def __init__(self, *, absolute: float = 0, relative: float = 0) -> None:
-        for name, value in (("absolute", absolute), ("relative", relative)):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-                raise ConfigError(f"check.number.{name}: {value!r} is not a tolerance; give a number, 0 or larger")
+    @check_arguments
+    def __init__(self, *, absolute: Tolerance = 0, relative: Tolerance = 0) -> None:
         self._absolute, self._relative = Decimal(str(absolute)), Decimal(str(relative))
 
     def right(self, completion: str, reference: str) -> bool:
@@ -106,6 +109,7 @@ class Pattern(_Rule):
         pattern: the expression; without one, each row's reference is.
     """
 
+    @check_arguments
     def __init__(self, *, pattern: str | None = None) -> None:
         self._pattern = None
         if pattern is not None:
@@ -144,38 +148,32 @@ class Json(_Rule):
         fields: the keys of both objects that are compared; without any, the whole values are.
     """
 
+    @check_arguments
     def __init__(self, *, fields: Sequence[str] = ()) -> None:
-        if isinstance(fields, str) or not all(isinstance(name, str) for name in fields):
-            raise ConfigError(f"check.json.fields: {fields!r} is not a list of keys; give e.g. [name, price]")
         self._fields = tuple(fields)
 
     def right(self, completion: str, reference: str) -> bool:
         """Return whether the values are equal; numbers compare by value, and true is not 1."""
         try:
-            wanted = self._cut(_parse_json(reference))
+            wanted = self._parse(reference)
         except (ValueError, RecursionError):
             raise RowError(f"bad_reference: {quote_text(reference)} is not JSON") from None
         except KeyError as error:
             raise RowError(f"bad_reference: {quote_text(reference)} has no field {error}") from None
         fenced = _FENCED.search(completion)
         try:
-            return _equals(self._cut(_parse_json(fenced[1] if fenced else completion)), wanted)
+            return _equals(self._parse(fenced[1] if fenced else completion), wanted)
         except (ValueError, KeyError, RecursionError):
             return False
 
-    def _cut(self, value: object) -> Any:
-        if not self._fields:
-            return value
-        if not isinstance(value, dict):
+    def _parse(self, text: str) -> Any:
+        def refuse(name: str) -> Any:
+            raise ValueError(name)
+
+        value = json.loads(text, parse_constant=refuse)
+        if self._fields and not isinstance(value, dict):
             raise KeyError(self._fields[0])
-        return {name: value[name] for name in self._fields}
-
-
-def _parse_json(text: str) -> Any:
-    def refuse(name: str) -> Any:
-        raise ValueError(name)
-
-    return json.loads(text, parse_constant=refuse)
+        return {name: value[name] for name in self._fields} if self._fields else value
 
 
 def _equals(one: object, other: object) -> bool:
@@ -204,6 +202,10 @@ Is the answer to judge right{% if reference is defined %} by the reference answe
 Reply:"""
 
 
+Word = Annotated[str, Field(pattern=r"^\S(.*\S)?$")]
+"""A text without white space around it; ``yes`` and ``no`` are texts, too."""
+
+
 class JudgeCheck(Normalised):
     """A check by a model that chooses between two words; called directly, it compares normalised texts.
 
@@ -216,7 +218,8 @@ class JudgeCheck(Normalised):
         wrong: the word that says wrong.
     """
 
-    def __init__(self, *, prompt: str = PROMPT, right: str = "yes", wrong: str = "no") -> None:
+    @check_arguments
+    def __init__(self, *, prompt: str = PROMPT, right: Word = "yes", wrong: Word = "no") -> None:
         self._template = Template(prompt, key=f"{KEY}.prompt")
         for name in self._template.columns:
             if name not in FIELDS:
@@ -228,12 +231,6 @@ class JudgeCheck(Normalised):
                 f"{KEY}.prompt: does not read the answer, so that all answers to a row would have one verdict; put "
                 "{{ answer }} in it"
             )
-        for name, word in (("right", right), ("wrong", wrong)):
-            if not isinstance(word, str) or not word or word != word.strip():
-                raise ConfigError(
-                    f"{KEY}.{name}: {word!r} is not a word; give a text without white space around it, in quotation "
-                    'marks, e.g. "yes"'
-                )
         if right.lower() == wrong.lower():
             raise ConfigError(f"{KEY}.wrong: {wrong!r} is also the word for right; give another one")
         self._words = right, wrong
@@ -282,6 +279,7 @@ def check_of(value: object) -> Check:
         raise ConfigError(f"check.{name}: {options!r} is not a mapping of options; docs/data-forms.md lists them")
     try:
         check: Check = made_by(**options)
-    except TypeError as error:
-        raise ConfigError(f"check.{name}: does not take {dict(options)!r} ({error}); see docs/data-forms.md") from error
+    except ConfigError as error:
+        where = "" if str(error).startswith("check.") else f"check.{name}: "
+        raise ConfigError(f"{where}{error}; docs/data-forms.md lists its options") from error
     return check

@@ -22,11 +22,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
+from pydantic import Field
+
+from curation.config.base import check_arguments
 from curation.errors import ConfigError, RowError
 from curation.escaping import escape_text, get_logger, quote_text
-from curation.json_types import Json, JsonView
+from curation.json_types import Json
 
 logger = get_logger(__name__)
 
@@ -44,6 +47,11 @@ LEAST_ALONE, SHARE_ALONE = 10.0, 10
 """Minimum seconds of a row run alone if the batch has more, and factor of its share of the batch's time."""
 SCRIPTS = (".py", ".sh", ".js", ".rb", ".pl", ".R")
 """Endings of a command's words that name a script."""
+UNLIMITED = (
+    "it can use the network, and it can write wherever its user can, and reach sockets, pipes and devices, and what it "
+    "starts can outlive it"
+)
+"""Harm that a command can do without a sandbox."""
 MOST_FAILED = 20
 """Number of consecutive rows failing alone after which the command itself is called broken."""
 _LAUNCH = Path(__file__).with_name("launch.py")
@@ -67,28 +75,18 @@ class CommandCheck:
 
     needs_rows: ClassVar[bool] = True
 
+    @check_arguments
     def __init__(
         self,
         *,
-        command: Sequence[str],
-        seconds: float = 60.0,
-        batch_rows: int = 100,
-        memory_mb: int = 1024,
-        processes: int = 32,
-        sandbox: str = "full",
+        command: Annotated[Sequence[Annotated[str, Field(pattern=r"^[^\x00]+$")]], Field(min_length=1)],
+        seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0,
+        batch_rows: Annotated[int, Field(ge=1)] = 100,
+        memory_mb: Annotated[int, Field(ge=16)] = 1024,
+        processes: Annotated[int, Field(ge=1)] = 32,
+        sandbox: Literal["full", "none"] = "full",
     ) -> None:
-        words = () if isinstance(command, str) else tuple(command)
-        if not words or not all(isinstance(word, str) and word and "\0" not in word for word in words):
-            raise ConfigError(f"check.command: {command!r} is not a list of words; give e.g. [python, check.py]")
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-            raise ConfigError(f"check.seconds: {seconds!r} is not a time limit for a batch; give a positive number")
-        numbers = (("batch_rows", batch_rows, 1), ("memory_mb", memory_mb, 16), ("processes", processes, 1))
-        for name, value, least in numbers:
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigError(f"check.{name}: {value!r} is too small; give a whole number, {least} or larger")
-        self.command, self._seconds, self._batch_rows = words, float(seconds), batch_rows
-        if sandbox not in ("full", "none"):
-            raise ConfigError(f"check.sandbox: {sandbox!r} is neither full nor none; give one of them")
+        self.command, self._seconds, self._batch_rows = tuple(command), float(seconds), batch_rows
         self._is_boxed = sandbox == "full"
         self._num_failed = 0
         """Number of consecutive rows that failed alone, over all batches."""
@@ -165,11 +163,11 @@ class CommandCheck:
                 raise ConfigError(f"check.command: {self.command[0]!r} cannot be started: {facts['cannot_start']}")
             if not self._is_boxed:
                 _say_unlimited()
-            elif not all(facts.get(name, True) for name in UNLIMITED):
+            elif not all(facts.get(name, True) for name in ("network", "files", "processes")):
                 raise ConfigError(
-                    f"check.command: this machine allows no sandbox, without which {_describe_unlimited(facts)}; it "
-                    "needs Linux, user namespaces (or root) and overlay mounts; give sandbox: none beside command for "
-                    "a program that you trust"
+                    f"check.command: this machine allows no sandbox, without which {UNLIMITED}; it needs Linux, user "
+                    "namespaces (or root) and overlay mounts; give sandbox: none beside command for a program that you "
+                    "trust"
                 )
             if is_late:
                 raise _Failed(f"it took longer than {seconds:g} s")
@@ -295,19 +293,7 @@ def _parse_verdict(line: str, place: int) -> bool:
     return value
 
 
-UNLIMITED = {
-    "network": "it can use the network",
-    "files": "it can write wherever its user can, and reach sockets, pipes and devices",
-    "processes": "a process that leaves its session outlives it",
-}
-"""Harm that a command can do if the system does not prevent it, by the launcher's facts."""
-
-
-def _describe_unlimited(facts: JsonView) -> str:
-    return ", and ".join(words for name, words in UNLIMITED.items() if not facts.get(name, False))
-
-
 @cache
 def _say_unlimited() -> None:
     """Say once in each process what a command without a sandbox can do."""
-    logger.warning("check.sandbox: none, so %s; run trusted programs only", _describe_unlimited({}))
+    logger.warning("check.sandbox: none, so %s; run trusted programs only", UNLIMITED)

@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 
 from curation.arms import REFERENCE_ARM, TRUST, Column, Draw
 from curation.config.base import Root, Seed, Share
-from curation.config.files import read, read_mapping
-from curation.config.load import make_config, nest_keys, put_key, put_override, validate_keys
+from curation.config.files import read, read_mapping, with_folder
+from curation.config.load import nest_keys, parse_config, put_key, put_override, validate_keys
 from curation.config.run import RunConfig
 from curation.config.unread import refuse_unread
 from curation.errors import ConfigError
@@ -96,21 +96,21 @@ def load(path: str | Place, overrides: Sequence[str] = ()) -> Ablation:
     raw = read_mapping(path, mend="docs/trust.md shows one, under Ablations")
     config = validate_keys(AblationConfig, raw, str(path))
     base = path.resolve().parent / config.base
-    common, roots = read(base)
+    common, folder = read(base), base.resolve().parent
     for override in overrides:
-        put_override(common, override, roots)
+        put_override(common, override, folder)
     for key, value in config.common.items():
-        put_key(common, key, value, f"{path}: set.{key}", roots)
+        put_key(common, key, with_folder(value, folder), f"{path}: set.{key}")
     variants = {}
     runs: list[tuple[Json, RunConfig]] = []
     for seed in config.seeds:
         of_seed: list[Variant] = []
         for name, keys in config.variants.items():
-            changed, kept = {**copy.deepcopy(common), "seed": seed}, dict(roots)
+            changed = {**copy.deepcopy(common), "seed": seed}
             for key, value in keys.items():
                 if key != FUNCTION:
-                    put_key(changed, key, value, f"{path}: variants.{name}.{key}", kept)
-            run = make_config(copy.deepcopy(changed), base, f"{path}: variants.{name}", kept)
+                    put_key(changed, key, with_folder(value, folder), f"{path}: variants.{name}.{key}")
+            run = parse_config(changed, f"{path}: variants.{name}")
             runs.append((nest_keys(keys), run))
             if of_seed and run.rows != of_seed[0].config.rows:
                 raise ConfigError(

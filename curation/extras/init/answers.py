@@ -90,14 +90,14 @@ def _read_column(table: TableFiles, column: str, form: SetFormat, *, is_list: bo
             return None
     for name in counts:
         if name.casefold() in EMPTIES and alone[name] == counts[name]:
-            form = form._replace(empty=name)
+            form = form.model_copy(update={"empty": name})
             del counts[name]
             break
     if len(counts) < 2:
         return None
     if is_list and any(form.separator in name for name in counts):
         unused = (sign for sign in SEPARATORS if not any(sign in name for name in counts))
-        form = form._replace(separator=next(unused, form.separator))  # else the domain refuses it
+        form = form.model_copy(update={"separator": next(unused, form.separator)})  # else the domain refuses it
     return LabelColumn(form=form, counts=counts, num_rows=num_rows, is_list=is_list)
 
 

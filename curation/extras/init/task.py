@@ -13,7 +13,6 @@ from curation.config.given import GivenConfig
 from curation.domains import attempt, get_domain
 from curation.domains.answer_readings import LETTERS
 from curation.domains.classification import with_words
-from curation.domains.label_sets import SetFormat
 from curation.errors import ConfigError
 from curation.escaping import quote_text
 from curation.extras.init.answers import LabelColumn, free_text, has_objects, is_list_column, label_column
@@ -143,8 +142,7 @@ def _describe_classes(
     section: dict[str, Any] = {"name": "classification", "text": list(texts) if len(texts) > 1 else texts[0]}
     section["label"] = label
     if sets is not None:
-        usual, signs = SetFormat()._asdict(), sets.form._asdict()
-        section["multi"] = {name: sign for name, sign in signs.items() if sign != usual[name]} or True
+        section["multi"] = sets.form.to_key() or True
     section["classes"] = {name: name for name in classes} if numbers else with_words(classes)
     if numbers:
         why = f"{why}; put each class's name after its number: the teacher scores these words"

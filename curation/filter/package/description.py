@@ -12,7 +12,6 @@ from pydantic import AfterValidator, Field, create_model, model_validator
 from curation.arms import TRUST, Fitted
 from curation.config import AnswersConfig, DecodingConfig, DomainConfig
 from curation.config.base import Section, Seed
-from curation.config.defaults import ENTRY_POINTS
 from curation.config.endpoint import ENDPOINT, ServedConfig
 from curation.errors import PackageError
 from curation.features import features
@@ -227,7 +226,7 @@ def refuse_maker(uri: str, name: object, allowed: Collection[str]) -> None:
 def _iter_domains(value: object) -> Iterator[tuple[str, object, Collection[str]]]:
     """Yield the names of a domain and of the domains that it wraps, such as ``next_token``'s."""
     name = value.get("name") if isinstance(value, Mapping) else value
-    yield "domain", name, DOMAINS.keys() | find_installed(ENTRY_POINTS).keys()
+    yield "domain", name, DOMAINS.names
     if isinstance(value, Mapping):
         yield from _iter_domains(value.get("of"))
 

@@ -134,59 +134,28 @@ def test_a_users_own_domain_may_name_its_defaults(tmp_path: Path, monkeypatch: p
         ConfigError, match=r"domain: the defaults of 'essays_of_mine:Odd' must be a mapping of the sect"
     ):
         parsed("essays_of_mine:Odd")
-    lines = list(describe_resolved(plain))
-    assert lines[0].endswith("(general defaults, the domain names none)")
+    assert next(describe_resolved(plain)) == 'teacher.decoding: temperature 0, max_tokens 8, stop ["\\n"]'
 
 
-def test_lines_say_what_follows_from_the_domain_and_what_from_the_file() -> None:
+def test_lines_say_what_a_file_comes_to() -> None:
     assert list(describe_resolved(parsed("math"))) == [
-        "teacher.decoding: temperature 0, max_tokens 4096, stop [] (from the domain)",
-        "evaluation: 5 runs, temperature 0.6, max_tokens 4096, top_p 0.8, top_k 20, presence_penalty 1.5, stop [] "
-        "(from the domain)",
-        "trust: stacked",
-        "chat_template: teacher off, student off, evaluation off (off unless set)",
+        "teacher.decoding: temperature 0, max_tokens 4096, stop []",
+        "evaluation: 5 runs, temperature 0.6, max_tokens 4096, top_p 0.8, top_k 20, presence_penalty 1.5, stop []",
+        "trust: stacked; reads output_last",
+        "chat_template: teacher off, student off, evaluation off",
     ]
     config = parsed(
         "math",
         teacher={"backend": "scripted", "decoding": {"stop": ["\n"]}},
-        evaluation={"decoding": {"temperature": 0}},
+        evaluation={"decoding": {"temperature": 0}, "chat_template": True},
         trust={"kind": "neural", "preset": "strategy_games", "depth": 2},
     )
-    assert list(describe_resolved(config))[:3] == [
-        r'teacher.decoding: temperature 0, max_tokens 4096, stop ["\n"] (from the domain; from the file: stop)',
-        "evaluation: 1 run, temperature 0, max_tokens 4096, stop [] (from the domain; from the file: temperature)",
-        "trust: neural, preset strategy_games (from the file: depth)",
+    assert list(describe_resolved(config)) == [
+        r'teacher.decoding: temperature 0, max_tokens 4096, stop ["\n"]',
+        "evaluation: 1 run, temperature 0, max_tokens 4096, stop []",
+        "trust: neural, preset strategy_games; reads output_last",
+        "chat_template: teacher off, student off, evaluation on",
     ]
-
-
-@pytest.mark.parametrize(
-    ("path", "family"),
-    [
-        ("Qwen/Qwen3-8B-Base", "qwen3"),
-        ("/models/qwen3", "qwen3"),
-        ("google/gemma-3-1b-it", "gemma3"),
-        ("meta-llama/Llama-3.1-8B-Instruct", "llama3"),
-        ("Qwen/Qwen2.5-7B", None),
-        ("qwen3/mine", None),
-        ("llama-3-as-qwen3", None),
-        ("allenai/OLMo-2-0425-1B", None),
-    ],
-)
-def test_a_family_that_a_path_names_is_told_and_not_assumed(path: str, family: str | None) -> None:
-    config = parsed("math", teacher={"model": {"path": path}})
-    assert not config.teacher.chat_template and not config.evaluation.chat_template
-    line = list(describe_resolved(config))[3]
-    assert line.startswith("chat_template: teacher off, student off, evaluation off (off unless set")
-    assert line.endswith(
-        ")" if family is None else f"teacher {teacher_of(family)}, student off, evaluation on: chat_preset: {family})"
-    ) and ("chat_preset" in line) == (family is not None)
-    if family is not None:
-        given = parsed("math", chat_preset=family, student={"chat_template": True})
-        assert list(describe_resolved(given))[3].endswith(f"(from chat_preset: {family}; from the file: student)")
-
-
-def teacher_of(family: str) -> str:
-    return "off" if family == "qwen3" else "on"
 
 
 @pytest.mark.parametrize("domain", ["math", {"name": "mcqa", "generative": True}])

@@ -62,43 +62,55 @@ def test_grades_bring_no_gold_arms() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"teacher__completion": None}, "teacher: backend given needs completion: the column of the source"),
-        ({"teacher__confidence": []}, "neither states nor log-probabilities, so that trust can only read columns"),
+        ({"teacher__completion": None}, "backend given needs teacher.completion: set it"),
+        (
+            {"teacher__confidence": []},
+            "backend given needs numbers for trust to read: set teacher.confidence: to one or",
+        ),
         (
             {"teacher__confidence": ["a b", "a.b"]},
-            "columns 'a b' and 'a.b' would both be given_a_b in the labels table",
+            "or two whose names differ only in signs: answer, a b, a.b; name each once",
         ),
-        ({"teacher__grade": "answer"}, "column 'answer' is named twice by teacher.completion, grade and confidence"),
-        ({"teacher__backend": "scripted"}, "completion: names a column of labels made elsewhere"),
-        ({"teacher__model": {"path": "x"}}, "model: backend given asks no model for labels; leave it out, or name one"),
-        ({"teacher__states": ["output_last"]}, "states: backend given asks no model.*or set reader"),
-        ({"teacher__store_states": False}, "store_states: backend given asks no model"),
+        ({"teacher__grade": "answer"}, "completion, grade and confidence name a column twice"),
+        ({"teacher__backend": "scripted"}, "teacher.completion needs teacher.backend: given: set that"),
+        ({"teacher__model": {"path": "x"}}, "teacher.model needs a model that labels: set teacher.backend"),
+        ({"teacher__states": ["output_last"]}, "teacher.states needs a model that runs here.*or set teacher.reader"),
+        ({"teacher__store_states": False}, "teacher.store_states needs hidden states"),
         (
             {"trust__kind": "neural"},
-            r"neural reads states, and backend given has none; set trust.columns: \[given_score\]",
+            r"trust: neural needs something to read: set trust.columns: \[given_score\]",
         ),
-        ({"trust__search": True}, "search reads states, and backend given has none"),
-        ({"trust__pca": 3}, "trust.pca: joins states, and backend given has none"),
-        ({"trust__columns": ["given_scor"]}, r"given_scor: comes from no column of teacher.confidence"),
-        ({"selection__arms": ["trust", "given_x"]}, r"given_x: comes from no column .*\(there: given_score\)"),
-        ({"selection__arms": ["margin"]}, "the margin arm ranks by log-probabilities, and backend given has none"),
-        ({"selection__arms": ["self_consistency"]}, "the self_consistency arm asks the teacher further questions"),
+        ({"trust__search": True}, "trust: search needs something to read"),
+        ({"trust__pca": 3}, "trust.pca needs hidden states"),
+        (
+            {"trust__columns": ["given_scor"]},
+            r"trust.columns needs the number given_scor, which comes from no column of teacher.confidence",
+        ),
+        (
+            {"selection__arms": ["trust", "given_x"]},
+            r"the given_x arm needs the number given_x, which comes from no column",
+        ),
+        ({"selection__arms": ["margin"]}, "the margin arm needs log-probabilities: .*; or rank by .given_score"),
+        ({"selection__arms": ["self_consistency"]}, "the self_consistency arm needs a teacher that can be asked"),
         (
             {"selection__arms": ["ground_truth"], "splits__audit": True, "teacher__grade": "ok"},
-            "the ground_truth arm trains on gold labels, and teacher.grade says only",
+            "the ground_truth arm needs gold labels, and teacher.grade says only",
         ),
-        ({"selection__gold_rollouts": {"source": "samples"}}, "selection.gold_rollouts.source: samples may sample"),
+        (
+            {"selection__gold_rollouts": {"source": "samples"}},
+            "selection.gold_rollouts.source: samples needs a teacher that can be asked",
+        ),
         (
             {"judge": {"model": {"path": "x"}, "splits": ["source"]}, "teacher__grade": "ok"},
-            "judge: judges labels beside gold ones, and teacher.grade has judged them",
+            "judge needs gold labels, and teacher.grade says only",
         ),
         (
             {"generations": [{"student": {"path": "x"}}] * 2, "splits__test": {"from": "one", "rows": 5}},
-            "generations: a student that teaches the next generation is asked as teacher says",
+            "a chain of generations needs a model that labels",
         ),
         (
             {"domain": {**BASE["domain"], "given_labels": {"completion": "x"}}, "teacher": {"backend": "scripted"}},
-            "domain.given_labels: differs from the columns that teacher names",
+            "domain.given_labels needs teacher.backend: given",
         ),
     ],
 )
@@ -116,7 +128,8 @@ def test_a_reader_brings_what_a_model_has() -> None:
     assert config.teacher.states == config.trust.states == config.compared == ("output_last",)
     assert config.selection.arms == ("naive", "given_score", "naive_parsed", "internal_confidence", "trust")
     ask = config.teacher.ask
-    assert (ask.backend, ask.dtype, ask.reads_given) == ("vllm", "bfloat16", True)
+    assert (ask.backend, ask.dtype, ask.reads_given, ask.chat_template) == ("vllm", "bfloat16", True, False)
+    assert made(teacher__reader={**READER, "chat_template": True}).teacher.ask.chat_template
     assert config.models["reader"].path == "small" and "teacher" not in config.models
     assert not ask.of_weights(chat_template=False).reads_given  # students answer
     assert as_config(config.model_dump(mode="json", by_alias=True)) == config
@@ -132,7 +145,7 @@ def test_with_a_reader_numbers_and_states_are_both_optional() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"teacher__reader": {}}, r"teacher.reader: needs model: the one that reads, e.g. \{path: "),
+        ({"teacher__reader": {}}, r"teacher.reader.model: Field required"),
         ({"teacher__reader": {"model": {}}}, "teacher.reader.model: takes exactly one of path and init"),
         (
             {"teacher__reader": {**READER, "backend": "scripted"}},
@@ -141,25 +154,27 @@ def test_with_a_reader_numbers_and_states_are_both_optional() -> None:
         ({"teacher__reader": {**READER, "dtype": "float32"}}, "teacher.reader.dtype: unknown key; known here: backend"),
         (
             {"teacher": {"backend": "scripted", "reader": READER}},
-            "reader: .* backend scripted has states of its own; take backend given or endpoint, or leave it out",
+            "teacher.reader needs answers of another: take backend given or endpoint, or leave it out",
         ),
-        ({"teacher__reader": {**READER, "chat_template": True}}, "is teacher.chat_template with backend given"),
-        ({"teacher__reader": READER, "teacher__completion": None}, "backend given needs completion"),
-        ({"teacher__reader": READER, "teacher__model": READER["model"]}, "model: backend given asks no model"),
-        ({"teacher__reader": READER, "teacher__adapt": {"epochs": 1}}, "adapt: backend given asks no model"),
-        ({"teacher__reads_given": True}, r"reads_given: follows from reader; leave it out, and set reader: \{model"),
+        ({"teacher__reader": READER, "teacher__completion": None}, "backend given needs teacher.completion"),
+        ({"teacher__reader": READER, "teacher__model": READER["model"]}, "teacher.model needs a model that labels"),
+        ({"teacher__reader": READER, "teacher__adapt": {"epochs": 1}}, "teacher.adapt needs a model that labels"),
+        ({"teacher__reads_given": True}, r"teacher.reads_given needs teacher.reader: set it"),
         (
             {"teacher__reader": {"model": {"init": INIT}}, "teacher__states": ["layer2_output_last"]},
             "states: 'layer2_output_last' asks for layer 2 of a model that has 2",
         ),
-        ({"teacher__reader": READER, "trust__states": ["prompt_last"]}, "trust.states: prompt_last not among teacher"),
+        (
+            {"teacher__reader": READER, "trust__states": ["prompt_last"]},
+            "trust.states needs the state prompt_last, not among teacher",
+        ),
         (
             {"teacher__reader": READER, "trust__kind": "neural", "trust__states": []},
-            r"neural reads states, and trust.states names none; set trust.columns: \[given_score\]",
+            r"neural needs something to read: set trust.columns: \[given_score\], or trust.states",
         ),
         (
             {"teacher__reader": READER, "selection__arms": ["self_consistency"]},
-            "arm asks the teacher further questions",
+            "arm needs a teacher that can be asked",
         ),
     ],
 )

@@ -301,7 +301,7 @@ def test_domains_are_found_by_name_and_as_users_own_classes():
     assert isinstance(get_domain(DomainConfig(name="chess")), Chess)
     assert isinstance(get_domain(DomainConfig(name="curation.domains.chess:Chess")), Chess)
     for name in ("ches", "curation.domains.chess:Nothing", "no.such.module:Chess", "a:b:c", ""):
-        with pytest.raises(ConfigError, match="chess"):
+        with pytest.raises(ConfigError, match=r"domain: no domain is (called|at) "):
             get_domain(DomainConfig(name=name))
 
 
@@ -311,9 +311,9 @@ def test_domains_are_found_by_name_and_as_users_own_classes():
         ({"name": "chess", "variant": "960"}, r"domain: 'chess' cannot be made with variant: '960'"),
         (
             {"name": "mcqa", "option_style": "words"},
-            r"'mcqa' cannot be made with option_style: 'words': .*letters or texts",
+            r"'mcqa' cannot be made with option_style: 'words': .*'letters' or 'texts'",
         ),
-        ({"name": "math", "timeout": 0}, r"'math' cannot be made with timeout: 0: .*positive number of seconds"),
+        ({"name": "math", "timeout": 0}, r"'math' cannot be made with timeout: 0: .*greater than 0"),
     ],
 )
 def test_domain_options_that_its_class_does_not_take_are_refused(config: dict, told: str):

@@ -214,7 +214,7 @@ def test_without_a_sandbox_it_is_said_once_what_the_command_can_do(
         assert asked(checker("print('true')", sandbox="none"), ["1"]) == [True]
         assert asked(checker("print('false')", sandbox="none"), ["1"]) == [False]
     assert len(caplog.records) == 1 and "it can use the network, and it can write wherever its user can" in caplog.text
-    with pytest.raises(ConfigError, match=r"check\.sandbox: 'off' is neither full nor none"):
+    with pytest.raises(ConfigError, match=r"sandbox: 'off': Input should be 'full' or 'none'"):
         checker("print('true')", sandbox="off")
 
 

@@ -29,10 +29,10 @@ ASK = "{{ prompt }} | {{ reference }} | {{ answer }}"
         ({"prompt": "{{ prompt }}"}, "does not read the answer"),
         ({"prompt": "{{ answer"}, "check.judge.prompt: line 1"),
         ({"prompt": ""}, "check.judge.prompt: '' is not a template"),
-        ({"right": True}, "check.judge.right: True is not a word"),
-        ({"wrong": " no"}, "check.judge.wrong: ' no' is not a word"),
+        ({"right": True}, "check.judge: right: True: Input should be a valid string"),
+        ({"wrong": " no"}, "check.judge: wrong: ' no': String should match"),
         ({"wrong": "Yes"}, "check.judge.wrong: 'Yes' is also the word for right"),
-        ({"choices": ["A"]}, "check.judge: does not take"),
+        ({"choices": ["A"]}, "check.judge: choices: .*: Unexpected keyword"),
         (None, "check.judge: None is not a mapping of options"),
     ],
 )
@@ -104,7 +104,7 @@ def test_no_other_stage_asks_the_judge() -> None:
     assert config.portable is config and DomainConfig(name="math").judge is None
     domain = Text(prompt="{{ a }}", reference="b", check="judge")
     assert domain.check(["X. ", "y"], ["x", "z"], [{}, {}]) == [True, False] and domain.is_correct(" X", "x")
-    failing = JudgeCheck(prompt="{{ answer * 2 }}")
+    failing = JudgeCheck(prompt="{{ answer.missing }}")
     with pytest.raises(RowError, match="bad_template"):
         failing.question("p", "r", "a")
 
@@ -132,9 +132,9 @@ BASE: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"judge": None}, "domain.check: judge asks the model of the section judge, and there is none; add judge"),
-        ({"student": {"method": "grpo"}}, "student.method: grpo grades answers as it trains, where no judge is asked"),
-        ({"domain": {**BASE["domain"], "check": "equal"}}, "judge.splits: pool is not graded in this run"),
+        ({"judge": None}, "domain.check: judge needs a judge: add judge"),
+        ({"student": {"method": "grpo"}}, "student.method: grpo needs a check by a rule or a command"),
+        ({"domain": {**BASE["domain"], "check": "equal"}}, "judge.splits: pool needs grades of pool"),
     ],
 )
 def test_a_run_that_its_judge_cannot_grade_is_refused(changes: dict[str, Any], words: str) -> None:

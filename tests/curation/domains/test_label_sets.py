@@ -82,11 +82,11 @@ def test_a_list_in_a_list_and_an_object_are_no_labels(cell):
     [
         ({"classes": ["a, b", "c"]}, r"domain.classes: 'a, b' holds ',', which separates .*domain.multi.separator"),
         ({"classes": ["none", "c"]}, "'none' means no label; set domain.multi.empty to another word"),
-        ({"multi": "yes"}, "domain.multi: 'yes': give true, false, or a mapping of separator, empty"),
-        ({"multi": {"sign": ";"}}, "domain.multi: .*mapping of separator, empty"),
-        ({"multi": {"separator": ""}}, "domain.multi.separator: '' is not a separator"),
-        ({"multi": {"empty": " "}}, "domain.multi.empty: ' ' is not a word"),
-        ({"multi": {"empty": None}}, "domain.multi.empty: None is not a word"),
+        ({"multi": "yes"}, "multi: 'yes': Input should be a valid "),
+        ({"multi": {"sign": ";"}}, "domain.multi: sign: ';': Extra inputs are not permitted; give separator and empty"),
+        ({"multi": {"separator": ""}}, "domain.multi: separator: '': String should have at least 1"),
+        ({"multi": {"empty": " "}}, "domain.multi: empty: ' ': String should have at least 1"),
+        ({"multi": {"empty": None}}, "multi: None: Input should be a valid string"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options, problem):

@@ -13,9 +13,10 @@ import yaml
 
 from curation.config import AskConfig, DecodingConfig, DomainConfig, TeacherConfig
 from curation.config.defaults import DomainTraits, find_traits
-from curation.domains import ENTRY_POINTS, Domain, get_domain, plain_identity
+from curation.domains import Domain, get_domain, plain_identity
 from curation.domains.grading import grade_pairs
 from curation.errors import ConfigError, RowError
+from curation.registry import ENTRY_POINTS, find_installed
 from curation.stages.label_chunks import label_rows
 from curation.teachers import load_teacher
 
@@ -175,7 +176,9 @@ def test_an_own_domain_is_found_by_its_entry_point(own_module: Path):
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own-texts\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\n{name} = {points[ENTRY_POINTS][name]}\n")
+    find_installed.cache_clear()
     found = get_domain(DomainConfig.model_validate(CONFIG | {"name": name}))
+    find_installed.cache_clear()
     assert f"{type(found).__module__}:{type(found).__name__}" == CONFIG["name"]
     assert f"domain: {{name: {name}," in SECTION
 

@@ -114,7 +114,9 @@ def test_a_template_makes_the_prompt():
     assert domain.forms == (("body", "title", "chosen", "rejected"), ("body", "title", "first", "second"))
     raw = {"title": "T", "body": "b", "chosen": "x", "rejected": "y"}
     assert domain.read(raw)["question"] == "T: b"
-    with pytest.raises(ConfigError, match=r"domain\.chosen: 'chosen' is read by domain\.prompt"):
+    with pytest.raises(
+        ConfigError, match=r"domain\.chosen and rejected: chosen, rejected, beside the columns chosen, title"
+    ):
         made(prompt="{{ title }} {{ chosen }}")
 
 
@@ -138,15 +140,15 @@ def test_a_row_without_two_answers_is_refused(change, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"chosen": "a", "rejected": "a"}, r"domain\.rejected: 'a' is the column of domain\.chosen, too"),
-        ({"first": "a", "second": "a"}, r"domain\.second: 'a' is the column of domain\.first, too"),
-        ({"chosen": "prompt"}, r"domain\.chosen: 'prompt' is the column of domain\.prompt, too"),
-        ({"preferred": "first"}, r"domain\.preferred: 'first' is a column that the teacher sees"),
-        ({"chosen": ""}, r"domain\.chosen: '' is not a column"),
-        ({"first": 3}, r"domain\.first: 3 is not a column"),
-        ({"by": "vote"}, r"domain\.by: 'vote' is neither judge nor likelihood"),
-        ({"both_orders": "yes"}, r"domain\.both_orders: 'yes' is neither true nor false"),
-        ({"guidelines": None}, r"domain\.guidelines: None is not a text"),
+        ({"chosen": "a", "rejected": "a"}, r"domain\.chosen and rejected: a, a, beside the columns prompt"),
+        ({"first": "a", "second": "a"}, r"domain\.first, second and preferred: a, a, preferred"),
+        ({"chosen": "prompt"}, r"domain\.chosen and rejected: prompt, rejected, beside the columns prompt"),
+        ({"preferred": "first"}, r"domain\.first, second and preferred: first, second, first"),
+        ({"chosen": ""}, r"chosen: '': String should have at least 1 character"),
+        ({"first": 3}, r"first: 3: Input should be a valid string"),
+        ({"by": "vote"}, r"by: 'vote': Input should be 'judge' or 'likelihood'"),
+        ({"both_orders": "yes"}, r"both_orders: 'yes': Input should be a valid boolean"),
+        ({"guidelines": None}, r"guidelines: None: Input should be a valid string"),
         ({"prompt": "{{ a"}, r"domain\.prompt: line 1"),
         ({"choosen": "a"}, "cannot be made with choosen"),
     ],

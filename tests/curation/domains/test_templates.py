@@ -13,7 +13,7 @@ def rendered(source: str, **row: object) -> str:
 
 
 def test_columns_are_the_free_names_and_those_of_row() -> None:
-    source = "{% set a = one %}{% for x in many %}{{ x.name }}{{ loop.index }}{% endfor %}{{ a ~ row['the text'] }}"
+    source = "{% for x in many %}{{ x.name }}{{ loop.index }}{% endfor %}{{ one }}{{ row['the text'] }}"
     template = Template(source, key="domain.prompt")
     assert template.columns == ("many", "one", "the text")
     row = {"one": 1, "many": [{"name": "b"}, {"name": "c"}], "the text": "d", "other": "never seen"}
@@ -24,13 +24,12 @@ def test_columns_are_the_free_names_and_those_of_row() -> None:
     ("source", "row", "text"),
     [
         ("{{ a }} + {{ b }} = ?", {"a": 3, "b": 4}, "3 + 4 = ?"),
-        ("{{ a + b }}", {"a": 3, "b": 4}, "7"),
+        ("{{ a[1:] }}{{ a[-1] }}{{ 'y' if b else 'n' }}", {"a": "xyz", "b": 0}, "yzzn"),
         ("{% if c %}{{ c }}: {% endif %}{{ a }}", {"a": "x", "c": None}, "x"),
         ("{{ words | join(', ') | upper }}", {"words": ["a", "b"]}, "A, B"),
-        ("{{ a.strip().split('|')[1] | trim }}", {"a": " x | y "}, "y"),
-        ("{% for i in range(3) %}{{ i }}{% endfor %}{{ a }}", {"a": ""}, "012"),
+        ("{{ a | default('x', true) }}{{ a | default('y') | trim }}", {"a": " "}, " "),
         ("{{ a | replace('x', 'yy') | truncate(3) }}", {"a": "xx"}, "yyy..."),
-        ("{{ a | tojson }} {{ n | sum }} {{ 2.345 | round(1) }}", {"a": {"k": 1}, "n": [1, 2]}, '{"k": 1} 3 2.3'),
+        ("{{ a | tojson }} {{ n | first }} {{ n | length }}", {"a": {"k": 1}, "n": [1, 2]}, '{"k": 1} 1 2'),
     ],
 )
 def test_the_language(source: str, row: dict[str, object], text: str) -> None:
@@ -45,10 +44,19 @@ def test_the_language(source: str, row: dict[str, object], text: str) -> None:
         ("", "not a template"),
         ("{{ a }}{% macro m() %}{% endmacro %}", "Macro cannot be used"),
         ("{{ a }}{% include 'x' %}", "Include cannot be used"),
-        ("{{ 2 ** a }}", r"\*\* cannot be used"),
+        ("{{ 2 ** a }}", "Pow cannot be used"),
+        ("{{ a + a }}", "Add cannot be used"),
+        ("{{ a * 1000000000 }}", "Mul cannot be used"),
+        ("{{ a % 1 }}", "Mod cannot be used"),
+        ("{{ a ~ a }}", "Concat cannot be used"),
+        ("{% set b = a %}{{ b }}", "Assign cannot be used"),
+        ("{{ a | tojson(indent=4000000000) }}", "Keyword cannot be used"),
+        ("{{ a.ljust(1000000000) }}", "Call cannot be used"),
+        ("{{ a.format(1) }}", "Call cannot be used"),
+        ("{% for i in range(1000000000) %}{{ a }}{% endfor %}", "Call cannot be used"),
         ("{{ a | center(100000) }}", "No filter named 'center'"),
-        ("{{ a | _turns }}", "the filter _turns"),
-        ("{{ lipsum(a) }}", "the call of lipsum"),
+        ("{{ a | _turns }}", "Filter cannot be used"),
+        ("{{ lipsum(a) }}", "Call cannot be used"),
         ("{{ a }}{{ row }}", "takes the name of a column"),
         ("{% for x in a recursive %}{{ loop(x) }}{% endfor %}", "cannot be used"),
     ],
@@ -66,31 +74,22 @@ HUGE = "x" * 600_000
     ("source", "row", "kind"),
     [
         ("{{ a }}", {"a": None}, "null_field"),
-        ("{{ a ~ 'x' }}", {"a": None}, "null_field"),
         ("{{ a | upper }}", {"a": None}, "null_field"),
-        ("{{ a | tojson(indent=4000000000) }}", {"a": [1]}, "bad_template"),
-        ("{% for i in range(2000) %}{% if range(10000) | max %}{% endif %}{% endfor %}{{ a }}", {"a": 1}, "too_long"),
+        ("{{ a | tojson }}", {"a": None}, "null_field"),
         ("{{ a | replace('o', 'x') }}", {"a": None}, "null_field"),
         ("{{ a | truncate(3) }}", {"a": None}, "null_field"),
         ("{{ a | default('x', true) }}", {"a": None}, ""),
         ("{{ a.missing }}", {"a": {}}, "bad_template"),
-        ("{{ a / 0 }}", {"a": 1}, "bad_template"),
         ("{{ a.__class__ }}", {"a": 1}, "bad_template"),
-        ("{{ a.format(1) }}", {"a": "{:>1000000000}"}, "bad_template"),
-        ("{{ a.ljust(1000000000) }}", {"a": "x"}, "bad_template"),
-        ("{{ a * 1000000000 }}", {"a": "x"}, "bad_template"),
-        ("{{ a % 1 }}", {"a": "%1000000000d"}, "bad_template"),
-        ("{{ 1.5 | round(a) }}", {"a": 10**9}, ""),
-        ("{% for i in range(1000000000) %}{{ a }}{% endfor %}", {"a": 1}, "too_long"),
-        ("{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}{{ a }}", {"a": 1}, "too_long"),
-        ("{% for i in range(5000) %}{% if a | lower == 'y' %}{% endif %}{% endfor %}", {"a": HUGE}, "too_long"),
-        ("{% for i in range(5000) %}{% if a.split('x') == 1 %}{% endif %}{% endfor %}", {"a": HUGE}, "too_long"),
-        ("{% set b = a ~ a %}{% set c = b ~ b %}{{ c }}", {"a": HUGE}, "too_long"),
-        ("{% set b = a + a %}{{ b + b }}", {"a": HUGE}, "too_long"),
-        ("{{ a | replace('x', 'y' ~ a) }}", {"a": HUGE}, "too_long"),
-        ("{{ a | list | join(a) }}", {"a": HUGE}, "too_long"),
+        ("{{ a.ljust }}", {"a": "x"}, "bad_template"),
+        ("{{ a | first }}", {"a": []}, "bad_template"),
+        ("{% for i in a %}{% for j in a %}{% endfor %}{% endfor %}", {"a": [0] * 999}, "too_long"),
+        ("{% for i in a %}{% if a | lower == 'y' %}{% endif %}{% endfor %}", {"a": HUGE}, "too_long"),
+        ("{% for i in a %}{% if b | trim == 'y' %}{% endif %}{% endfor %}", {"a": [0] * 99, "b": HUGE}, "too_long"),
+        ("{{ a | replace('x', a) }}", {"a": HUGE}, "too_long"),
+        ("{{ a | replace('x', 'yy') }}", {"a": HUGE}, "too_long"),
+        ("{{ a | join(a) }}", {"a": HUGE}, "too_long"),
         ("{{ a }}{{ a }}", {"a": HUGE}, "too_long"),
-        ("{% set b = a * a * a * a * a %}{{ b * b }}", {"a": 10**9}, "bad_template"),
     ],
 )  # fmt: skip
 def test_a_row_that_fails_or_runs_away_is_an_error_row_at_once(source: str, row: dict[str, object], kind: str) -> None:
@@ -105,10 +104,10 @@ def test_a_row_that_fails_or_runs_away_is_an_error_row_at_once(source: str, row:
 
 
 def test_a_row_after_one_that_ran_away_has_its_own_budget() -> None:
-    template = Template("{% for i in range(a) %}{{ i }}{% endfor %}", key="domain.prompt")
+    template = Template("{% for i in a %}{{ i }}{% endfor %}", key="domain.prompt")
     with pytest.raises(RowError):
-        template.render({"a": 100_000})
-    assert template.render({"a": 5_000}).startswith("0123") and MOST_CHARACTERS > 20_000
+        template.render({"a": [*range(100_000)]})
+    assert template.render({"a": [*range(5_000)]}).startswith("0123") and MOST_CHARACTERS > 20_000
 
 
 def test_json_stands_in_a_prompt_as_it_is() -> None:

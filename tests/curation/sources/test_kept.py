@@ -6,10 +6,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from curation.config.selection import COLUMNS
 from curation.errors import SourceError
 from curation.sources import SourceFile, as_kept, make_kept_fields
-from curation.tables import schemas
 
 
 def file(name: str, **schema: str) -> SourceFile:
@@ -37,7 +35,3 @@ def test_columns_keep_their_types_where_files_agree() -> None:
     assert [field.type for field in fields] == [pa.int64(), pa.string()]
     with pytest.raises(SourceError, match="b: column 'id' is string, and int64 in a"):
         make_kept_fields([file("a", id="int64"), file("b", id="text")], ["id"])
-
-
-def test_columns_that_cannot_be_kept_are_those_of_a_selection() -> None:
-    assert list(COLUMNS) == schemas.SELECTION.names

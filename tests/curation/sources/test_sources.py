@@ -609,8 +609,9 @@ def test_a_delimiter_is_part_of_what_rows_are_only_where_it_is_given(tmp_path: P
     for sign in ("", ";;", '"', "\n"):
         with pytest.raises(ValueError, match="one character that can separate fields"):
             SourceConfig(path="rows.csv", delimiter=sign)
-    with pytest.raises(ValueError, match="separates fields of CSV files, not of jsonl"):
-        SourceConfig(path="rows.jsonl", format="jsonl", delimiter=";")
+    write(tmp_path / "rows.jsonl", ROWS)
+    with pytest.raises(SourceError, match="delimiter: ';' is read of csv alone, and the source is jsonl"):
+        found(tmp_path / "rows.jsonl", delimiter=";")
 
 
 def test_a_file_that_is_read_with_another_delimiter_is_looked_into_again(tmp_path: Path) -> None:

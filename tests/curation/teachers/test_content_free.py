@@ -121,5 +121,5 @@ def test_what_it_does_not_go_with_is_refused(changes, words):
     assert run().domain.options["calibrate"] == "content_free"
     with pytest.raises(ConfigError, match=rf"domain\.calibrate: content_free {words}"):
         run(**changes)
-    with pytest.raises(ConfigError, match="calibrate: 'yes' is none of none, content_free"):
+    with pytest.raises(ConfigError, match="calibrate: 'yes': Input should be 'none' or 'content_free'"):
         asked("yes")
