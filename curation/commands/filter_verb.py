@@ -103,7 +103,7 @@ def show_plan(
 @click.option(
     "--certified", type=float, metavar="ALPHA", help="Keep the most rows, with at most ALPHA wrong (certified)."
 )
-@click.option("--format", "form", type=click.Choice(["parquet", "jsonl", "lance"]), help="File format.")
+@click.option("--format", "form", type=click.Choice(["parquet", "jsonl"]), help="File format.")
 @click.option(
     "--on-shift",
     type=click.Choice(["warn", "fail", "ignore"]),

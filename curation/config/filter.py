@@ -15,12 +15,12 @@ from curation.config.teacher import ActorsConfig, AnswersConfig, AskConfig, Back
 from curation.features import iter_found, list_divisions, sections
 from curation.storage.paths import Place, to_place
 
-Format = Literal["parquet", "jsonl", "lance"]
+Format = Literal["parquet", "jsonl"]
 OnShift = Literal["warn", "fail", "ignore"]
 WORK = "_curation"
 """Name of an output's folder with labels and the record of stages."""
 
-COLUMNS = ("row_id", "prompt", "completion", "label", "trust", "rank", "source_file", "error")
+COLUMNS = ("row_id", "prompt", "completion", "label", "trust", "trust_raw", "source_file", "error")
 """Columns that a filter writes or needs in its tables; columns of the pool cannot have these names."""
 
 
@@ -59,25 +59,7 @@ class OutputConfig(Section):
     format: Format = "parquet"
     """Format of the files with the rows that pass."""
     rows_per_file: PositiveInt = 100_000
-    """Rows of a file (Lance: of a fragment), each written by one Ray task; the last file may have fewer."""
-    partition_by: tuple[str, ...] = ()
-    """Columns of the output whose values divide the rows into folders, as in Hive; the files do not repeat them."""
-    rank: bool = True
-    """Whether rows get their rank in the cut, 0 for the best; ranking takes 16 bytes for each row that passes, in one
-    process. Rows that come after the cut have none."""
-    keep_rounds: PositiveInt | None = None
-    """Number of newest rounds whose rows and labels stay in ``_curation`` once written; rounds that the shift test
-    pools stay, too. Removed rows are counted and written, but cannot be cut or written again. Unset: all stay."""
-
-    @model_validator(mode="after")
-    def _divisible(self) -> Self:
-        if self.partition_by and self.format == "lance":
-            raise ValueError("partition_by: a Lance table has no partitions; take parquet or jsonl, or leave it out")
-        if len(set(self.partition_by)) != len(self.partition_by):
-            raise ValueError("partition_by: names a column twice")
-        if taken := {"row_id", "prompt", "completion", "trust", "rank"} & set(self.partition_by):
-            raise ValueError(f"partition_by: {min(taken)!r} differs from row to row; take a column with few values")
-        return self
+    """Rows of a file, each written by one Ray task; the last file of a round may have fewer."""
 
 
 class CertifiedConfig(ClassRiskConfig):

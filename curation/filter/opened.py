@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
 import yaml
 
 from curation.cluster import capacity
@@ -11,7 +10,7 @@ from curation.config import SourceConfig
 from curation.config.filter import WORK, FilterConfig
 from curation.config.load import load_filter
 from curation.errors import ConfigError, RunDirError
-from curation.filter.described import CUT, Described, FilterGate, Round, describe, get_package_place, settle_gate
+from curation.filter.described import CUT, Described, FilterGate, describe, get_package_place, settle_gate
 from curation.filter.output import check_home
 from curation.filter.package.checks import (
     check_content,
@@ -23,7 +22,6 @@ from curation.filter.package.checks import (
 )
 from curation.filter.package.folder import PACKAGE, TrustPackage, copy_package, load
 from curation.filter.stages.cut import check_keep
-from curation.filter.stages.parts import check_columns
 from curation.filter.stages.pool import PoolRows
 from curation.hashing import derive
 from curation.metrics.shift import MAX_ROWS
@@ -46,8 +44,6 @@ from curation.telemetry.console import say
 
 CONFIG = "config.yaml"
 """File name of the configuration of the last start, in the folder of the run's record."""
-EXTRA = (pa.field("label", pa.string()), pa.field("source_file", pa.string()))
-"""Columns that a filter adds to the pool's, by which its output can be partitioned."""
 POOL = "pool"
 
 
@@ -56,7 +52,7 @@ class OpenedFilter(Opened[FilterConfig]):
     """The opened output of a filter, with the stages of its work."""
 
     package: TrustPackage
-    rounds: Sequence[Round]
+    rounds: Sequence[PoolRows]
     described: Described
     gate: FilterGate
 
@@ -67,7 +63,7 @@ class OpenedFilter(Opened[FilterConfig]):
 
     @property
     def stages(self) -> list[Stage]:
-        """The stages of all rounds, the cut and the ranks."""
+        """The stages of all rounds, and the cut."""
         return self.described.all
 
     @property
@@ -84,7 +80,7 @@ class OpenedFilter(Opened[FilterConfig]):
         }
 
     @property
-    def _new(self) -> list[Round]:
+    def _new(self) -> list[PoolRows]:
         """The rounds that have not been read yet."""
         return [rnd for rnd in self.rounds if self.described.rounds[rnd.name].pool.name not in self.manifest.stages]
 
@@ -114,7 +110,7 @@ class OpenedFilter(Opened[FilterConfig]):
             yield from check_pool(preview_pool(new, domain, seed), self.config.pool.max_error_rate)
 
 
-def _describe_files(rounds: Sequence[Round]) -> str:
+def _describe_files(rounds: Sequence[PoolRows]) -> str:
     files = [file for rnd in rounds for file in rnd.files]
     return f"{sum(file.num_rows for file in files):,} rows in {len(files):,} {'file' if len(files) == 1 else 'files'}"
 
@@ -183,11 +179,9 @@ def open_filter(
                 "or undo the change"
             )
     files = _find_files(config, manifest)
-    rounds = [Round(name=name, **vars(_make_rows(config, package, items))) for name, items in files.items()]
+    rounds = [_make_rows(config, package, items, name) for name, items in files.items()]
     everything = _make_rows(config, package, [file for items in files.values() for file in items])
     everything.check()
-    schema = everything.schema()
-    check_columns(config.output.partition_by, pa.schema([*(item for item in schema if item.name != "error"), *EXTRA]))
     made = manifest.stages[CUT].outputs if CUT in manifest.stages else None
     among = None if made is None or recut else list(made["rounds"])
     if among is None:
@@ -248,10 +242,10 @@ def _make_overlap_error(config: FilterConfig, path: str) -> ConfigError:
     )
 
 
-def _make_rows(config: FilterConfig, package: TrustPackage, files: Sequence[SourceFile]) -> PoolRows:
+def _make_rows(config: FilterConfig, package: TrustPackage, files: Sequence[SourceFile], name: str = "") -> PoolRows:
     """Return the pool rows of the given files, in the order of the files' numbers."""
     ordered = tuple(sorted(files, key=lambda file: file.index))
-    return PoolRows(files=ordered, domain=package.description.domain, columns=config.pool.columns)
+    return PoolRows(name=name, files=ordered, domain=package.description.domain, columns=config.pool.columns)
 
 
 def forecast_filter(

@@ -108,7 +108,7 @@ def _iter_unfinished(directory: Place) -> Iterator[tuple[str, str]]:
 
 def _iter_recorded(manifest: Manifest) -> Iterator[tuple[str, TableRef]]:
     for stage, record in manifest.stages.items():
-        refs = [] if record.released else list(iter_table_refs(record.outputs))
+        refs = list(iter_table_refs(record.outputs))
         for ref in refs:
             yield (stage if len(refs) == 1 else f"{stage}/{to_place(ref.uri).stem}"), ref
 

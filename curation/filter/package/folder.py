@@ -61,6 +61,13 @@ def to_floats(column: pa.Array | pa.ChunkedArray) -> Float32s:
     return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float32)
 
 
+def to_graded(table: pa.Table) -> GradedScores:
+    """Return calibration rows; a label that could not be read has NaN scores and is never selected."""
+    label_M = table["label"].cast(pa.string()).to_numpy() if "label" in table.column_names else None
+    correct_M = table["correct"].to_numpy().astype(np.bool_)
+    return GradedScores(to_floats(table["raw"]), to_floats(table["trust"]), correct_M, label_M)
+
+
 def pack_words(words_NW: Words) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays of hashed words by the names in ``WORDS``; empty without texts."""
     if not words_NW.shape[0]:
@@ -114,7 +121,7 @@ class TrustPackage:
         return replace(self, uri=str(folder), trust=replace(self.trust, uri=str(folder / TRUST)), functions=functions)
 
     def calibration(self) -> GradedScores:
-        """Return the calibration rows, if any; a label that could not be read has NaN scores and is never selected."""
+        """Return the calibration rows (:func:`to_graded`); a ``PackageError`` if there are none."""
         if self.description.calibration is None:
             raise PackageError(
                 f"{self.uri}: holds no calibration rows (its run had no splits.calibration with a risk budget, and its "
@@ -123,10 +130,7 @@ class TrustPackage:
             )
         with self.reading(CALIBRATION) as path:
             is_labelled = "label" in pq.read_schema(path).names
-            table = read_rows(path, LABELLED if is_labelled else CALIBRATED)
-            raw_M, trust_M = (to_floats(table[name]) for name in ("raw", "trust"))
-            label_M = table["label"].to_numpy() if is_labelled else None
-            return GradedScores(raw_M, trust_M, table["correct"].to_numpy().astype(np.bool_), label_M)
+            return to_graded(read_rows(path, LABELLED if is_labelled else CALIBRATED))
 
     def reference(self, further: Sequence[str] = ()) -> dict[str, npt.NDArray[np.floating[Any]]]:
         """Return states of sampled labelled rows, [N, D] by state, with ``further`` ones; empty if trust reads none."""

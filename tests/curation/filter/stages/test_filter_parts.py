@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from curation.config import DomainConfig, SourceConfig
 from curation.config.filter import keep_of
 from curation.errors import SourceError
-from curation.filter.stages.parts import divide
 from curation.filter.stages.pool import PoolRows
+from curation.filter.stages.write import divide
 from curation.sources import discover
 from curation.tables.files import write_file
 from curation.tables.schemas import FILE_SHIFT
