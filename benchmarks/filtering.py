@@ -44,6 +44,7 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import ray
 import ray.data
+from curation.filter.stages.parts import WriteJob
 
 from benchmarks.pairs import Ratios, in_turn
 from benchmarks.plain import Plain
@@ -51,7 +52,6 @@ from curation.config import DomainConfig, SourceConfig
 from curation.config.filter import KeepConfig
 from curation.domains import Example
 from curation.filter.stages.cut import decide
-from curation.filter.stages.parts import WriteJob
 from curation.filter.stages.pool import PoolRows, read_pool
 from curation.filter.stages.write import write_rows
 from curation.refs import TableRef

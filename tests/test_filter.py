@@ -189,7 +189,7 @@ def test_what_is_done_and_what_waits_is_told_without_ray(grown, package, tmp_pat
     assert f"200 labelled, 0 error rows; {kept} let in by cut" in told("status", out)
     settings = [part for key in SETTINGS for part in ("--set", key)]
     command = ("filter", package.uri, str(grown.pool), "-o", out, "--keep", "0.1", "--recut", *settings)
-    planned = told(*command, "--plan", "--no-probe")
+    planned = told(*command, "--plan")
     assert planned.startswith("pool: 600 rows in 2 files\n")
     assert "changed: rounds" in planned and "waits for cut" in planned
     write_pool(grown.pool / "c.jsonl", 3)

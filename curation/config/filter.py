@@ -12,6 +12,7 @@ from curation.config.models import ModelConfig
 from curation.config.run import PricesConfig, RayConfig
 from curation.config.selection import ClassRiskConfig
 from curation.config.teacher import ActorsConfig, AnswersConfig, AskConfig, BackendName, PassConfig, ScriptedConfig
+from curation.errors import ConfigError
 from curation.features import iter_found, list_divisions, sections
 from curation.storage.paths import Place, to_place
 
@@ -190,11 +191,7 @@ class CoreFilterConfig(Root):
 
 
 def keep_of(text: str) -> dict[str, Any]:
-    """Return the ``keep`` section that ``--keep`` means: a share if below 1, else a number of rows.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Return the ``keep`` section that ``--keep`` means: a share if below 1, else a number of rows; or refuse it."""
     try:
         value = float(text)
     except ValueError:
@@ -203,7 +200,7 @@ def keep_of(text: str) -> dict[str, Any]:
         return {"share": value}
     if value >= 1 and value.is_integer():
         return {"n": int(value)}
-    raise ValueError(f"{text!r} is neither a share between 0 and 1 nor a whole number of rows above 0")
+    raise ConfigError(f"--keep: {text!r} is neither a share between 0 and 1 nor a whole number of rows above 0")
 
 
 if TYPE_CHECKING:

@@ -300,32 +300,15 @@ class Filter:
         """Return a watch that compares a stream with the package's sample; without hidden states a ``ValueError``."""
         return ShiftWatch(self.package.reference(), window=window, every=every, seed=self.package.description.made.seed)
 
-    def map(
-        self,
-        dataset: "ray.data.Dataset",
-        *,
-        batch_rows: int = BATCH_ROWS,
-        min_actors: int = 1,
-        max_actors: int = 1,
-        num_cpus: float = 1,
-        num_gpus: float = 0,
-        memory_gib: float = 0,
-        max_restarts: int = 2,
-        max_task_retries: int = 2,
-    ) -> "ray.data.Dataset":
+    def map(self, dataset: "ray.data.Dataset", *, batch_rows: int = BATCH_ROWS, **options: Any) -> "ray.data.Dataset":
         """Return the dataset with label and trust of each row, as one lazy operator of its pipeline.
 
         Args:
             dataset: rows as in the domain's files, or examples of the domain's own columns, and any further columns.
             batch_rows: the number of rows per call of an actor.
-            min_actors: the minimum number of actors.
-            max_actors: the maximum number of actors, each of which holds the whole teacher.
-            num_cpus: the number of CPUs of an actor, and of threads of its model.
-            num_gpus: the number of GPUs of an actor.
-            memory_gib: the memory of an actor, in GiB; 0 declares none.
-            max_restarts: how often Ray replaces a process that died.
-            max_task_retries: how often Ray repeats a batch whose process died, before the pipeline fails with an
-                ``ActorDiedError``. Only ``curate filter`` finds the rows that kill a process.
+            options: further options of ``map_batches``, e.g. ``compute`` and ``num_gpus``; by default one actor, which
+                holds the whole teacher. Ray replaces a process that died, and repeats its batch, twice; then the
+                pipeline fails. Only ``curate filter`` finds the rows that kill a process.
 
         Raises:
             SourceError: the dataset lacks a column that is read, or has one with the name of an added one. If its
@@ -336,23 +319,16 @@ class Filter:
         schema = dataset.schema(fetch_if_missing=False)
         if schema is not None:
             check_columns(self._domain, schema.names, self._prefix)
+        package = {name: getattr(self.package, name) for name in ("uri", "digest", "allow_code")}
+        one_actor = ray.data.ActorPoolStrategy(min_size=1, max_size=1)
+        defaults = {"compute": one_actor, "num_cpus": 1, "max_restarts": 2, "max_task_retries": 2}
         return dataset.map_batches(
             _ScoringActor,
-            fn_constructor_kwargs={
-                "uri": self.package.uri,
-                "digest": self.package.digest,
-                "allow_code": self.package.allow_code,
-                **self._settings,
-            },
+            fn_constructor_kwargs={**package, **self._settings},
             batch_size=batch_rows,
             batch_format="pyarrow",
             zero_copy_batch=True,
-            compute=ray.data.ActorPoolStrategy(min_size=min_actors, max_size=max_actors),
-            num_cpus=num_cpus,
-            num_gpus=num_gpus,
-            memory=memory_gib * 2**30 or None,
-            max_restarts=max_restarts,
-            max_task_retries=max_task_retries,
+            **{**defaults, **options},
         )
 
 

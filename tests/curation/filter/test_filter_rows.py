@@ -13,14 +13,14 @@ from tiny_package import COMPLETIONS, INTERCEPT, SEED, SLOPE, direction, of_mode
 
 import curation
 from curation.errors import ConfigError, PackageError, SourceError
-from curation.filter import Filter, Replica, ShiftWatch
+from curation.filter import Filter, ShiftWatch
 from curation.filter.package.folder import TrustPackage
-from curation.filter.replica import Door
 from curation.hashing import hash64
 from curation.metrics.shift import compare_samples
 from curation.refs import ModelRef
 from curation.tables import schemas
 from curation.telemetry.metrics import Meter
+from deploy.replica import Door, Replica
 
 ADDED = ("label", "completion", "trust", "trust_raw", "error")
 

@@ -1,6 +1,6 @@
 """A replica of a server on a trust package: it checks requests, answers their rows, watches for a shift, emits metrics.
 
-``deploy/serve.py`` puts it behind Ray Serve; this module itself needs neither Serve nor Ray.
+``serve.py`` puts it behind Ray Serve; this module itself needs neither Serve nor Ray.
 """
 
 import hmac
