@@ -131,7 +131,7 @@ def test_a_killed_filter_drops_the_rows_that_one_in_a_go_drops(tmp_path):
             process.wait()
             before, length = committed(output), len(driver.labelled())
             assert 0 < len(before) < NUM_ROWS
-        assert "rows dropped, about" in driver.finish("--cascade")
+        assert "rows were dropped after their prompt" in driver.finish("--cascade")
         if name == "killed":
             assert not before.intersection(driver.labelled()[length:]), "committed rows were labelled again"
         content = json.loads((output / "filter.json").read_text())
