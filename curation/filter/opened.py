@@ -12,20 +12,12 @@ from curation.config.load import load_filter
 from curation.errors import ConfigError, RunDirError
 from curation.filter.described import CUT, Described, FilterGate, describe, get_package_place, settle_gate
 from curation.filter.output import check_home
-from curation.filter.package.checks import (
-    check_content,
-    check_fits,
-    check_runs,
-    check_teacher,
-    check_verdict,
-    find_teacher,
-)
+from curation.filter.package.checks import admit, check_content
 from curation.filter.package.folder import PACKAGE, TrustPackage, copy_package, load
 from curation.filter.stages.cut import check_keep
 from curation.filter.stages.pool import PoolRows
 from curation.hashing import derive
 from curation.metrics.shift import MAX_ROWS
-from curation.models import pin_model
 from curation.pipeline.forecasting import Forecast, forecast_askings, scratch
 from curation.pipeline.probing import NOTHING_ASKED, LeftOut, SplitRows, StageAsk
 from curation.pipeline.session import joined
@@ -120,9 +112,9 @@ def check(config: FilterConfig) -> tuple[TrustPackage, ModelRef | None]:
     home = config.output_directory
     require_reachable(home)
     package = load(config.package, allow_code=config.allow_code)
-    if (warning := check_verdict(package, anyway=config.anyway)) is not None:
+    teacher, warning = admit(package, config.teacher, anyway=config.anyway)
+    if warning is not None:
         say(f"warning: {warning}")
-    teacher = locate_teacher(config, package)
     check_content(package)
     sample = package.description.sample
     if not sample.states and not sample.num_texts and config.on_shift != "ignore":
@@ -219,20 +211,6 @@ def load_kept_config(home: Place, overrides: Sequence[str] = ()) -> FilterConfig
     if (work / "package" / PACKAGE).is_file():
         given["package"] = str(work / "package")
     return load_filter(work / CONFIG, overrides, given)
-
-
-def locate_teacher(config: FilterConfig, package: TrustPackage) -> ModelRef | None:
-    """Return the package's teacher as it can be loaded here; None for a backend without weights; refuse another one."""
-    check_runs(package, config.teacher)
-    given = None
-    if (model := config.teacher.model) is not None:
-        if model.path is None:
-            raise ConfigError("teacher.model: a model from scratch cannot be a package's teacher; give its path")
-        if package.description.teacher is None:
-            check_teacher(package, ModelRef(base=model.path))
-        given = pin_model(model)
-    check_fits(package)
-    return find_teacher(package, given)
 
 
 def _make_overlap_error(config: FilterConfig, path: str) -> ConfigError:

@@ -20,7 +20,7 @@ from curation.config.filter import FilterTeacherConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.errors import ConfigError, PackageError, RowError, SourceError
 from curation.escaping import get_logger
-from curation.filter.package.checks import check_content, check_fits, check_runs, check_verdict, find_teacher
+from curation.filter.package.checks import admit, check_content
 from curation.filter.package.folder import TrustPackage, load
 from curation.json_types import Json, JsonView
 from curation.metrics.shift import MIN_ROWS, Shift, compare_samples
@@ -205,12 +205,10 @@ class Filter:
                 f"{found.uri}: its teacher reads answers that a server gives, which are to be bought and kept before; "
                 "filter files by `curate filter`, which does both"
             )
-        if (warning := check_verdict(found, anyway=anyway)) is not None:
+        model, warning = admit(found, runs or FilterTeacherConfig(), teacher, anyway=anyway)
+        if warning is not None:
             _log.warning(warning)
-        check_fits(found)
-        if runs is not None:
-            check_runs(found, runs)
-        return cls(found, find_teacher(found, teacher), runs=runs, id_column=id_column, prefix=prefix)
+        return cls(found, model, runs=runs, id_column=id_column, prefix=prefix)
 
     @property
     def added(self) -> tuple[str, ...]:

@@ -187,8 +187,8 @@ def find_first_cut(
     if threshold == -np.inf and int(counts.min()) < least:
         off: str | None = (
             f"of {len(first_M):,} held-out rows only {int(counts.min()):,} are sure to be among the selected ones, and "
-            f"{least:,} are needed to show a loss of at most {loss:g} with confidence {confidence:g}; give the run more "
-            "rows (splits.source or splits.calibration), or allow a larger loss"
+            f"{least:,} are needed to show a loss of at most {loss:g} with confidence {confidence:g}; give the run "
+            "more rows (splits.source or splits.calibration), or allow a larger loss"
         )
     else:
         off = _describe_too_little(rows, dropped_M, saved)

@@ -130,7 +130,7 @@ def test_short_answers_are_off_since_the_prompt_is_paid_for_anyway():
 def test_too_few_rows_are_off():
     rng = np.random.default_rng(0)
     found = find_first_cut(held_out(*correlated(rng, 750, 0.95)), keep=0.1)
-    assert found.threshold is None and str(750) in found.off and "give the run more rows" in found.off
+    assert found.threshold is None and str(750) in found.off and "more rows (splits.source" in found.off
     none = find_first_cut(held_out(np.arange(9), np.full(9, np.nan)), keep=0.1)
     assert none.threshold is None
 
