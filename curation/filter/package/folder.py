@@ -134,11 +134,12 @@ class TrustPackage:
 
     def reference(self, further: Sequence[str] = ()) -> dict[str, npt.NDArray[np.floating[Any]]]:
         """Return states of sampled labelled rows, [N, D] by state, with ``further`` ones; empty if trust reads none."""
-        if not self.description.sample.states:
+        states = self.description.sample.states
+        if not states:
             return {}
         with self.reading(SHIFT) as path:
             arrays = load_file(path)
-            return {state: arrays[state] for state in dict.fromkeys([*self.description.sample.states, *further])}
+            return {state: arrays[state] for state in dict.fromkeys([*states, *further])}
 
     def words(self) -> Words:
         """Return the hashed words of ``description.sample.num_texts`` questions of labelled rows."""
@@ -147,11 +148,12 @@ class TrustPackage:
 
     def reference_score(self, name: str) -> Float32s | None:
         """Return the ``raw`` or ``trust`` score of each row of :meth:`reference`, float32 [N], NaN without; or None."""
-        if not self.description.sample.states:
+        sample = self.description.sample
+        if not sample.states:
             return None
         with self.reading(SHIFT) as path:
             score_N = load_file(path).get(name)
-            if score_N is not None and score_N.shape != (self.description.sample.num_rows,):
+            if score_N is not None and score_N.shape != (sample.num_rows,):
                 raise ValueError(f"{name} has the shape {score_N.shape}, not one score a row")
             return None if score_N is None else score_N.astype(np.float32)
 
@@ -274,22 +276,24 @@ def _load(uri: str | Place, allow_code: tuple[str, ...] | None) -> TrustPackage:
 
 
 def _refuse_others(folder: Place) -> None:
-    """Refuse files that no package has, before any is read or downloaded."""
+    """Refuse files that no package has, links and devices, before any is read or downloaded."""
     known = {PACKAGE, CALIBRATION, SHIFT, *_list_needed(PARTS), *UNREAD}
-    local = [] if isinstance(folder, Remote) else list(folder.rglob("*"))
-    listed = folder.entries() if isinstance(folder, Remote) else ()
-    names = {file.path for file in listed} | {str(path.relative_to(str(folder))) for path in local if not path.is_dir()}
-    if others := sorted(names - known):
+    if isinstance(folder, Remote):
+        kinds = {file.path: True for file in folder.entries()}
+    else:
+        there = {str(path.relative_to(folder)): path for path in folder.rglob("*")}
+        files = {name: path for name, path in there.items() if path.is_symlink() or not path.is_dir()}
+        kinds = {name: path.is_file() and not path.is_symlink() for name, path in files.items()}
+    if others := sorted(kinds.keys() - known):
         raise PackageError(
             f"{folder}: holds {', '.join(others[:5])}, which no trust package has (only {', '.join(sorted(known))}); "
             "nothing was read; if the package is trusted, remove it and load again"
         )
-    for path in local:
-        if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            raise PackageError(
-                f"{folder}: {path.relative_to(str(folder))} is a link or a device, and what a package holds are files; "
-                "nothing was read; if the package is trusted, copy it with its links followed (cp -rL)"
-            )
+    if odd := [name for name, is_file in kinds.items() if not is_file]:
+        raise PackageError(
+            f"{folder}: {odd[0]} is a link or a device, and what a package holds are files; nothing was read; if the "
+            "package is trusted, copy it with its links followed (cp -rL)"
+        )
 
 
 def _read_content(path: Path, uri: str, allow_code: Collection[str] | None) -> _Content:
