@@ -153,7 +153,7 @@ def settle(inputs: FilterInputs) -> FilterGate:
 
 
 def _choose_goal(inputs: FilterInputs, asked: CascadeConfig, packaged: Cascade) -> dict[str, float]:
-    """Return the goal of the first cut: that of ``cascade.keep``, or that of existing labels, or that of ``keep``.
+    """Return the goal of the first cut: that of existing labels, or that of ``keep``.
 
     It has the rows to keep (``share`` or least ``trust``), their maximum ``loss``, and its ``confidence``.
     """
@@ -168,21 +168,13 @@ def _choose_goal(inputs: FilterInputs, asked: CascadeConfig, packaged: Cascade) 
         assert value is not None, "the configuration refuses other rules"
         if value >= 1:
             raise ConfigError(f"cascade: keep.n {keep.n:,} is all of the pool's {num_rows:,} rows; leave cascade out")
-    if asked.keep is not None:
-        if kind == "share" and value > asked.keep:
-            raise ConfigError(
-                f"cascade.keep: {asked.keep:g} is less than the share {value:g} that keep.{keep.rule} keeps, so that "
-                "rows of it might be dropped beyond the stated loss; give at least that share"
-            )
-        kind, value = "share", asked.keep
-    elif before is not None:
+    if before is not None:
         was = before.get(kind)
         if was is None or (value > was * (1 + 1e-9) if kind == "share" else value < was):
             (name,) = (name for name in ("share", "trust") if name in before)
             raise ConfigError(
                 f"keep.{keep.rule}: keeps rows that the first cut of this output was not set for ({name} "
-                f"{before[name]:g}), so that some of them were dropped; with cascade.keep (the share of the pool that "
-                "is to be kept) all rows are labelled again"
+                f"{before[name]:g}), so that some of them were dropped; filter into another output"
             )
         value = before[kind]
     limits = {name: getattr(asked, name) or float(packaged.cut[name]) for name in ("loss", "confidence")}

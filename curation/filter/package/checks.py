@@ -207,12 +207,12 @@ def check_fits(package: TrustPackage) -> None:
                 continue
             options = ", ".join(f"{key}: {value!r}" for key, value in sorted(fitted.domain.options.items()))
             name = f"{fitted.domain.name} ({options})" if options else fitted.domain.name
+            version = fitted.versions.get("trust-curation", "unknown")
             here, there = _show_difference(problem or value, was)
             raise PackageError(
                 f"{package.uri}: the domain {name} is another version than the package's: {what} of stored question "
-                f"{number} is {here!r} here, and {there!r} in the package; trust was fitted on answers to the package's "
-                f"prompts: install the version that wrote it ({fitted.versions.get('trust-curation', 'unknown')}), or "
-                "export a package of a new run"
+                f"{number} is {here!r} here, and {there!r} in the package; trust was fitted on answers to the "
+                f"package's prompts: install the version that wrote it ({version}), or export a package of a new run"
             )
 
 
