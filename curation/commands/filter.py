@@ -31,6 +31,8 @@ _RULES: Mapping[str, Callable[[Any], Json]] = {
     "certified": lambda alpha: {"certified": {"alpha": alpha}},
 }
 """The section ``keep`` by each option that chooses a rule."""
+NUM_ROUNDS = 10
+"""Maximum number of newest rounds of which a line tells."""
 
 
 def make_filter_config(inputs: Sequence[str], overrides: Sequence[str], options: JsonView) -> FilterConfig:
@@ -54,11 +56,19 @@ def make_filter_config(inputs: Sequence[str], overrides: Sequence[str], options:
 
 
 def describe_filtered(filtered: Filtered, home: str) -> Iterator[str]:
-    """Yield lines on the rows read, labelled, kept and written, and on the tokens and seconds used."""
+    """Yield lines on whether something was done, what an output has, and where that is listed."""
     content = filtered.content
-    cut, rounds = content["cut"], content["rounds"]
     if not filtered.did:
-        yield f"nothing to do: the pool has no new files since round {rounds[-1]['round']}"
+        yield f"nothing to do: the pool has no new files since round {content['rounds'][-1]['round']}"
+    yield from describe_content(content)
+    if content["costs"] is not None:
+        yield format_costs(content["costs"])
+    yield f"manifest: {home}/filter.json names {len(content['files']):,} {content['data']} files"
+
+
+def describe_content(content: Content) -> Iterator[str]:
+    """Yield lines on the rows read, labelled and kept, in all and of the newest rounds, and on tokens and seconds."""
+    cut, rounds = content["cut"], content["rounds"]
     totals: Counter[str] = Counter()
     errors: Counter[str] = Counter()
     seconds: Counter[str] = Counter()
@@ -78,21 +88,28 @@ def describe_filtered(filtered: Filtered, home: str) -> Iterator[str]:
     for feature in features().values():
         if feature.of == "filter" and feature.lines is not None:
             yield from load_code(feature.lines)(content)
-    labelled, of = totals["labelled"] + dropped, "the labelled and dropped" if dropped else "the labelled"
-    share = f" ({100 * content['kept'] / labelled:.2f} % of {of})" if labelled else ""
-    yield f"kept: {content['kept']:,}{share}; {describe_cut(cut)}"
-    if words := describe_shift(rounds[-1]):
-        yield f"shift: {words}"
-    if (risk := cut["risk"]) is not None:
-        yield f"guarantee: {risk['guarantee']}"
     times = ", ".join(f"{name} {value:,.1f} s" for name, value in seconds.items())
     yield f"teacher: {totals['prompt_tokens']:,} prompt tokens, {totals['output_tokens']:,} output tokens; {times}"
-    if content["costs"] is not None:
-        yield format_costs(content["costs"])
-    yield f"manifest: {home}/filter.json names {len(content['files']):,} {content['data']} files"
+    for item in rounds[-NUM_ROUNDS:]:
+        yield (
+            f"round {item['round']}: {item['rows']:,} rows in {len(item['files']):,} files, {item['labelled']:,} "
+            f"labelled, {sum(item['errors'].values()):,} error rows; {item['kept']:,} let in by cut {item['cut']}"
+            f"{'' if item['round'] in cut['rounds'] else ', which was made before'}"
+        )
+        alarms = [test["warning"] for test in (item["shift"], item["foreign"]) if test is not None and test["alarm"]]
+        if alarms or (words := _describe_shift(item)):
+            yield f"round {item['round']}: shift: {'ALARM: ' + ' '.join(alarms) if alarms else words}"
+    labelled, of = totals["labelled"] + dropped, "the labelled and dropped" if dropped else "the labelled"
+    share = f" ({100 * content['kept'] / labelled:.2f} % of {of})" if labelled else ""
+    yield f"kept: {content['kept']:,}{share}"
+    if (risk := cut["risk"]) is not None:
+        yield f"guarantee: {risk['guarantee']}"
+    ((name, value),) = cut["rule"].items()
+    rule = f"alpha {value['alpha']:g}, delta {value['delta']:g}" if isinstance(value, Mapping) else f"{value:,}"
+    yield f"cut {cut['id']} ({name} {rule}): trust {cut['lowest_trust']:.4f} and more"
 
 
-def describe_shift(item: JsonView) -> str:
+def _describe_shift(item: JsonView) -> str:
     """Return in words how a round's rows, and its kept rows, differ from labelled rows; empty if untested."""
     shift, foreign = item["shift"], item["foreign"]
     words = [] if shift is None or not shift["in_words"] else [str(shift["in_words"])]
@@ -103,15 +120,6 @@ def describe_shift(item: JsonView) -> str:
             f"{100 * share['high']:.0f}] are unlike the labelled rows that pass it"
         )
     return "; ".join(words)
-
-
-def describe_cut(cut: JsonView) -> str:
-    """Return the id of a cut, its rule and the lowest trust that passes, as text."""
-    ((name, value),) = cut["rule"].items()
-    rule = f"{value:,}"
-    if isinstance(value, Mapping):
-        rule = f"alpha {value['alpha']:g}, delta {value['delta']:g}"
-    return f"cut {cut['id']} ({name} {rule}): trust {cut['lowest_trust']:.4f} and more"
 
 
 def look(config: FilterConfig) -> Shown:
@@ -141,23 +149,6 @@ def look(config: FilterConfig) -> Shown:
         states=[] if found is None else found.statuses,
         unknown=unknown,
         nothing_yet=f"{home}: no filter here yet; `curate filter` starts it",
-        further=[*_describe_rounds(content), *further],
+        further=[*([] if content is None else describe_content(content)), *further],
         parts={"written": written, "waiting": waiting},
     )
-
-
-def _describe_rounds(content: Content | None) -> Iterator[str]:
-    if content is None:
-        return
-    cut = content["cut"]
-    for item in content["rounds"]:
-        errors = sum(item["errors"].values())
-        later = "" if item["round"] in cut["rounds"] else ", which was made before"
-        yield (
-            f"round {item['round']}: {item['rows']:,} rows in {len(item['files']):,} files, {item['labelled']:,} "
-            f"labelled, {errors:,} error rows; {item['kept']:,} let in by cut {item['cut']}{later}"
-        )
-        alarms = [test["warning"] for test in (item["shift"], item["foreign"]) if test is not None and test["alarm"]]
-        if alarms or (words := describe_shift(item)):
-            yield f"round {item['round']}: shift: {'ALARM: ' + ' '.join(alarms) if alarms else words}"
-    yield describe_cut(cut)
