@@ -100,7 +100,6 @@ class Write(Stage):
     rows: PoolRows = setting()
     function: str = setting()
     output: str = setting()
-    revision: int = 2  # rows have their raw score
 
     @property
     def schema(self) -> pa.Schema:
