@@ -1,6 +1,5 @@
 """The configuration of ``curate filter``: a trust package, a pool, where rows are written, and which rows are kept."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import Field, create_model, model_validator
@@ -13,7 +12,7 @@ from curation.config.run import PricesConfig, RayConfig
 from curation.config.selection import ClassRiskConfig
 from curation.config.teacher import ActorsConfig, AnswersConfig, AskConfig, BackendName, PassConfig, ScriptedConfig
 from curation.errors import ConfigError
-from curation.features import iter_found, list_divisions, sections
+from curation.features import iter_found, sections
 from curation.storage.paths import Place, to_place
 
 Format = Literal["parquet", "jsonl"]
@@ -94,17 +93,6 @@ class KeepConfig(Section):
         if isinstance(value, CertifiedConfig):
             return f"certified at alpha {value.alpha:g}" + (" in each class" if value.per == "label" else "")
         return f"{self.rule} {value:,}"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_cap(cls, value: object) -> Any:
-        names = list_divisions()
-        if isinstance(value, Mapping) and (found := [key for key in value if str(key).startswith(tuple(names))]):
-            raise ValueError(
-                f"{min(found)}: a filter decides row by row, so that later rows pass the same cut; leave it out, and "
-                f"choose among what it has written, or in a run ({', '.join(f'selection.{name}' for name in names)})"
-            )
-        return value
 
     @model_validator(mode="after")
     def _one_rule(self) -> Self:
