@@ -70,20 +70,18 @@ def find_missing_columns(domain: Domain, columns: Collection[str]) -> list[str]:
     return min(([name for name in form if name not in columns] for form in forms), key=len)
 
 
-def check_columns(domain: Domain, columns: Collection[str], prefix: str) -> None:
+def check_columns(domain: Domain, columns: Collection[str]) -> None:
     """Refuse rows that lack a column that is read, or have one of an added one's name, by a ``SourceError``."""
     if missing := find_missing_columns(domain, columns):
         forms = " or ".join(", ".join(form) for form in (*domain.forms, domain.columns.names))
         raise SourceError(f"rows lack the column {', '.join(missing)} of the domain {domain.name}, which reads {forms}")
-    check_names(columns, prefix)
+    check_names(columns)
 
 
-def check_names(columns: Collection[str], prefix: str) -> None:
+def check_names(columns: Collection[str]) -> None:
     """Refuse rows that have a column with the name of an added one, by a ``SourceError``."""
-    if taken := [name for name in RESULT.names if f"{prefix}{name}" in columns]:
-        raise SourceError(
-            f"rows have a column {prefix}{taken[0]} already; give a prefix for the added columns, e.g. prefix='weak_'"
-        )
+    if taken := [name for name in RESULT.names if name in columns]:
+        raise SourceError(f"rows have a column {taken[0]} already, which is added; rename it")
 
 
 def _hash(row: Row) -> int:
@@ -163,11 +161,10 @@ class Filter:
         *,
         runs: FilterTeacherConfig | None = None,
         id_column: str | None = None,
-        prefix: str = "",
     ) -> None:
         self.package = package
-        self._settings: dict[str, Any] = {"model": model, "runs": runs, "id_column": id_column, "prefix": prefix}
-        self._prefix, self._id_column = prefix, id_column
+        self._settings: dict[str, Any] = {"model": model, "runs": runs, "id_column": id_column}
+        self._id_column = id_column
         self._domain = get_domain(package.description.domain)
 
     @classmethod
@@ -180,7 +177,6 @@ class Filter:
         allow_code: Sequence[str] = (),
         anyway: bool = False,
         id_column: str | None = None,
-        prefix: str = "",
     ) -> Self:
         """Read a package and check that its teacher and domain are those here; the first row loads the weights.
 
@@ -192,7 +188,6 @@ class Filter:
             anyway: whether to use the package even if the verdict of its run is "do not use".
             id_column: a column of unique integers, the rows' ids, which seed sampled answers. If unset, ids are a hash
                 of the row's content.
-            prefix: the prefix of the names of added columns.
 
         Raises:
             PackageError: the package is missing or incomplete, names code that is not allowed, has the verdict "do not
@@ -208,12 +203,7 @@ class Filter:
         model, warning = admit(found, runs or FilterTeacherConfig(), teacher, anyway=anyway)
         if warning is not None:
             _log.warning(warning)
-        return cls(found, model, runs=runs, id_column=id_column, prefix=prefix)
-
-    @property
-    def added(self) -> tuple[str, ...]:
-        """The names of the added columns."""
-        return tuple(f"{self._prefix}{name}" for name in RESULT.names)
+        return cls(found, model, runs=runs, id_column=id_column)
 
     @cached_property
     def loaded(self) -> tuple[AskSettings, WrappedTeacher, StateTrust]:
@@ -247,12 +237,12 @@ class Filter:
         stream = iter(rows)
         while batch := list(islice(stream, batch_rows)):
             for row in batch:
-                check_names(row, self._prefix)
+                check_names(row)
             scored, answers = self._compute_scores(batch)
             if watch is not None:
                 watch.add(answers)
             for row, found in zip(batch, scored.to_pylist(), strict=True):
-                yield {**row, **dict(zip(self.added, found.values(), strict=True))}
+                yield {**row, **found}
 
     def _compute_scores(self, rows: Sequence[Row]) -> tuple[pa.Table, pa.Table]:
         """Return ``RESULT``'s columns in the order of ``rows``, and the teacher's answers and states by row id."""
@@ -316,7 +306,7 @@ class Filter:
 
         schema = dataset.schema(fetch_if_missing=False)
         if schema is not None:
-            check_columns(self._domain, schema.names, self._prefix)
+            check_columns(self._domain, schema.names)
         package = {name: getattr(self.package, name) for name in ("uri", "digest", "allow_code")}
         one_actor = ray.data.ActorPoolStrategy(min_size=1, max_size=1)
         defaults = {"compute": one_actor, "num_cpus": 1, "max_restarts": 2, "max_task_retries": 2}
@@ -342,8 +332,8 @@ class _ScoringActor:
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """Return the batch with the columns of ``RESULT`` appended."""
-        check_columns(self._filter._domain, batch.schema.names, self._filter._prefix)
+        check_columns(self._filter._domain, batch.schema.names)
         scored, _ = self._filter._compute_scores(batch.to_pylist())
-        for name, column in zip(self._filter.added, scored.columns, strict=True):
-            batch = batch.append_column(name, column)
+        for name in RESULT.names:
+            batch = batch.append_column(name, scored[name])
         return batch

@@ -9,7 +9,7 @@ that resumes skips parts with a note.
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -116,7 +116,7 @@ class Write(Stage):
         return Done(outputs=self.Made([file.to_json() for file in files], self.schema.names), rows=rows)
 
     def write(
-        self, stem: str, notes: Place, *, guard: Guard = guard_nothing, progress: Update | None = None
+        self, stem: str, notes: Place, *, guard: Guard = guard_nothing, progress: Update = lambda standing: None
     ) -> list[WrittenFile]:
         """Write the files ``stem-NUMBER`` that have no note yet; return all.
 
@@ -139,7 +139,7 @@ class Write(Stage):
                     if written.path in there:
                         done[part.number] = written
             left = [part for part in parts if part.number not in done]
-            standing = Standing(rows=sum(file.rows for file in done.values()), total=sum(p.num_rows for p in parts))
+            total, num_written = sum(part.num_rows for part in parts), sum(file.rows for file in done.values())
             made = run_in_tasks(write_part, ((job, part, stem) for part in left))
             for part, written in zip(left, made, strict=True):
                 if written.rows != part.num_rows:
@@ -147,9 +147,8 @@ class Write(Stage):
                 guard()
                 write_atomically(notes / f"{part.number:05}.json", json.dumps(written.to_json()))
                 done[part.number] = written
-                standing = replace(standing, rows=standing.rows + written.rows)
-                if progress is not None:
-                    progress(standing)
+                num_written += written.rows
+                progress(Standing(rows=num_written, total=total))
         except ray.exceptions.RayError as error:
             raise make_driver_error(error, "writing") from error
         return [done[part.number] for part in parts]
