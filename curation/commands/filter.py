@@ -133,7 +133,7 @@ def look(config: FilterConfig) -> Shown:
             unknown = str(error)
     content, further = load_content(home), list[str]()
     new = [] if found is None else [rnd for rnd in found.rounds if rnd.name not in manifest.files]
-    waiting = None
+    waiting: Json | None = None
     if files := [file for rnd in new for file in rnd.files]:
         waiting = {"files": [file.path for file in files], "rows": sum(file.num_rows for file in files)}
         more = f", ... and {len(files) - 3:,} more" if len(files) > 3 else ""

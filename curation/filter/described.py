@@ -143,7 +143,8 @@ def describe(
             "again (none is labelled again), or keep the old rule"
         )
     fitted, sample = package.description, package.description.sample
-    looks = {rnd.name: _describe_look(config, package, teacher, rnd, gate) for rnd in rounds}
+    teachers = _describe_teachers(config, package, teacher, gate)
+    looks = {rnd.name: _describe_look(config, package, rnd, gate, *teachers) for rnd in rounds}
     labels = {name: label.out("labels") for name, (_, _, label) in looks.items()}
     packaged: Json = {"package": package.digest, "uri": package.uri, "allow_code": package.allow_code}
     packaged["seed"] = config.seed
@@ -199,15 +200,30 @@ def get_package_place(config: FilterConfig) -> Place:
     return config.directory / "package"
 
 
-def _describe_look(
-    config: FilterConfig, package: TrustPackage, teacher: ModelRef | None, rnd: PoolRows, gate: FilterGate
-) -> tuple[ReadPool, Label | None, Label | Read]:
-    """Return the stages that read a round, buy a server's answers if the teacher reads some, and label it."""
+def _describe_teachers(
+    config: FilterConfig, package: TrustPackage, teacher: ModelRef | None, gate: FilterGate
+) -> tuple[PackagedTeacher, TeacherUse | None]:
+    """Return the package's teacher, and the server whose answers it reads, if any; all rounds share their stages."""
     fitted, paid = package.description, str(config.directory)
     ask = config.teacher.asking(fitted.ask).paid_in(paid)
     if gate.rule is not None:
         ask = ask.model_copy(update={"states": gate.states})
     model = PackagedTeacher(**vars(describe_teacher_use(teacher, ask, name="backend")), package=package.digest)
+    if fitted.bought is None:
+        return model, None
+    return model, describe_teacher_use(None, config.teacher.buying(fitted.bought).paid_in(paid), name="backend-server")
+
+
+def _describe_look(
+    config: FilterConfig,
+    package: TrustPackage,
+    rnd: PoolRows,
+    gate: FilterGate,
+    model: PackagedTeacher,
+    server: TeacherUse | None,
+) -> tuple[ReadPool, Label | None, Label | Read]:
+    """Return the stages that read a round, buy a server's answers if the teacher reads some, and label it."""
+    fitted = package.description
     committing: Json = {"commit_seconds": config.commit_seconds, "fragment_mb": config.fragment_mb}
     pool = ReadPool(
         name=f"pool-{rnd.name}",
@@ -228,9 +244,8 @@ def _describe_look(
         "sample": {"states": list(dict.fromkeys([*fitted.sample.states, *gate.inputs])), "seed": config.seed},
         "needs": [model.backend] if isinstance(model.backend, Out) else [],
     }
-    if fitted.bought is None:
+    if server is None:
         return pool, None, Label(seed=config.seed, gate=gate.rule, **asking, **reading)
-    server = describe_teacher_use(None, config.teacher.buying(fitted.bought).paid_in(paid), name="backend-server")
     buy = Label(name=f"buy-{rnd.name}", teacher=server, seed=config.seed, **asking)
     assert fitted.served is not None, "the package names whose answers it reads"
     own_numbers = not fitted.served.top_logprobs

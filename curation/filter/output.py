@@ -61,7 +61,8 @@ def publish(home: Place, content: Content, before: Content | None, guard: Guard)
         guard()
         write_atomically(home / MANIFEST, json.dumps(content, indent=1))
     named = {file["path"] for file in content["files"]}
-    for path in list((home / DATA).iterdir()) if (home / DATA).is_dir() else ():
+    written: list[Place] = list((home / DATA).iterdir()) if (home / DATA).is_dir() else []
+    for path in written:
         if _OURS.fullmatch(path.name) and f"{DATA}/{path.name}" not in named:
             guard()
             path.unlink(missing_ok=True)

@@ -309,7 +309,7 @@ class Filter:
             check_columns(self._domain, schema.names)
         package = {name: getattr(self.package, name) for name in ("uri", "digest", "allow_code")}
         one_actor = ray.data.ActorPoolStrategy(min_size=1, max_size=1)
-        defaults = {"compute": one_actor, "num_cpus": 1, "max_restarts": 2, "max_task_retries": 2}
+        defaults: dict[str, Any] = {"compute": one_actor, "num_cpus": 1, "max_restarts": 2, "max_task_retries": 2}
         return dataset.map_batches(
             _ScoringActor,
             fn_constructor_kwargs={**package, **self._settings},

@@ -7,6 +7,7 @@ from curation.errors import ShiftError
 from curation.filter.described import CUT
 from curation.filter.opened import OpenedFilter, check, open_filter
 from curation.filter.output import DATA, Content, load_content, publish
+from curation.json_types import Json
 from curation.pipeline.kept_forecast import collect_used_since, read_forecast
 from curation.pipeline.work import at_work
 from curation.report.costs import compare_forecast
@@ -85,7 +86,7 @@ def collect_content(opened: OpenedFilter, before: Content | None) -> Content:
     superseded = [] if before is None else list(before["superseded"])
     if before is not None and before["cut"]["id"] != cut["id"]:
         superseded.append(before["cut"])
-    all_counts, columns, written = [], list[str](), list[Content]()
+    all_counts, columns, written = list[Json](), list[str](), list[Content]()
     for rnd in opened.rounds:
         stages = vars(opened.described.rounds[rnd.name])
         records = {name: manifest.stages[stage.name] for name, stage in stages.items() if stage is not None}

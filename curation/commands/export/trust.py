@@ -157,8 +157,9 @@ def _load_answers_config(stage: StageRecord) -> AnswersConfig:
 
 def _iter_measures(fit: Fit) -> Iterator[Json]:
     """Yield the run's metrics of the function on rows with a readable label, each with its 95 % interval."""
-    for rows in ("validation", "pool") if fit.numbers is not None else ():
-        found = fit.numbers["trust"].get(rows, {}).get("parsed", {})
+    of_trust = {} if fit.numbers is None else fit.numbers["trust"]
+    for rows in ("validation", "pool"):
+        found = of_trust.get(rows, {}).get("parsed", {})
         if (own := found.get("functions", {}).get(fit.name)) is None:
             continue
         numbers = {**own, "share_right": found["share_right"], "purity": own["purity_at_n"]}

@@ -166,9 +166,9 @@ def compute_digests(model: ModelRef) -> dict[str, str]:
 
 def _format_model(model: ModelRef, digests: Mapping[str, str]) -> str:
     digest = {name: f" with the digest {value}" for name, value in digests.items()}
-    revision = "" if model.revision is None else f" at {model.revision}"
+    version = digest.get("base", "" if model.revision is None else f" at {model.revision}")
     adapter = "" if model.adapter is None else f" with the adapter {model.adapter}{digest.get('adapter', '')}"
-    return f"{model.base}{revision}{digest.get('base', '')}{adapter}"
+    return f"{model.base}{version}{adapter}"
 
 
 def collect_questions(domain: Domain, rows: Iterable[tuple[Example, str, str | None]]) -> tuple[Question, ...]:

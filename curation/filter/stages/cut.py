@@ -52,11 +52,12 @@ class ThresholdCut:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows that pass with these columns, of a fragment or of all, in the table's order, in batches."""
         dataset = io.open_table(labels)
+        fragments = [part for part in dataset.get_fragments() if fragment in (None, part.fragment_id)]
         scanner = dataset.scanner(
             columns=list(dict.fromkeys(["row_id", "label", "error", self.column, *columns])),
             # leaves out most rows that do not pass, and none that passes
             filter=f"{self.column} >= CAST({self.bound.score!r} AS FLOAT) AND label IS NOT NULL AND error IS NULL",
-            fragments=None if fragment is None else [dataset.get_fragment(fragment)],
+            fragments=fragments,
             batch_size=BATCH_ROWS,
             scan_in_order=True,
         )
@@ -253,7 +254,9 @@ def decide(
     scored, best = sum(number for number, _ in found), max((highest for _, highest in found), default=-np.inf)
     if not scored:
         raise BudgetError(f"keep: nothing is written: none of {labelled:,} labelled rows has a label that can be read")
-    column, risk, by_label, short = raw, None, None, 0
+    column, short = raw, 0
+    risk: Json | None = None
+    by_label: dict[str, float] | None = None
     if keep.threshold is not None:
         column, lowest = trust, float(np.float32(keep.threshold))  # trust is float32: 0.9 passes a threshold of 0.9
         if best < lowest:
