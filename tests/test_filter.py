@@ -168,7 +168,12 @@ def test_the_cut_and_the_rows_are_those_on_record(grown):
         "cut": {name: grown.second.content["cut"][name] for name in names},
         "kept": {name: len(table) for name, table in rows.items()},
     }
-    golden.compare("filter", found | {"selected": {name: golden.digest(table) for name, table in rows.items()}})
+    ranks = ranks_in(grown.rows)  # those of the cut, which later rows have not
+    ranked = {
+        name: table.append_column("rank", pa.array([ranks.get(row_id) for row_id in table["row_id"].to_pylist()]))
+        for name, table in rows.items()
+    }
+    golden.compare("filter", found | {"selected": {name: golden.digest(table) for name, table in ranked.items()}})
 
 
 def test_nothing_new_is_nothing_to_do(grown):
