@@ -19,7 +19,6 @@ import argparse
 import csv
 import importlib
 import importlib.util
-import json
 import re
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import lance
 import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
@@ -167,8 +167,9 @@ def read_rows(folder: Path, gold: Mapping[str, str]) -> Rows:
 
 def _selected(folder: Path, arm: str) -> list[int]:
     """Return the row ids of an arm's selection."""
-    (path,) = (folder / "runs" / "tickets" / "gen-0").glob(f"select-*/{arm}.jsonl")
-    return [json.loads(line)["row_id"] for line in path.read_text().splitlines()]
+    (path,) = (folder / "runs" / "tickets" / "gen-0").glob(f"select-*/{arm}.lance")
+    found: list[int] = lance.dataset(str(path)).to_table(columns=["row_id"])["row_id"].to_pylist()
+    return found
 
 
 def _softmax(score_NC: Float64s) -> Float64s:

@@ -24,7 +24,7 @@ from curation.metrics import compute_proportion
 from curation.metrics.foreign import compute_distances, count_passing
 from curation.metrics.shift import compare_samples
 from curation.report.evidence import Material, weigh, widen_interval
-from curation.report.rows import FunctionScores, InMemory, Judged
+from curation.report.rows import FunctionScores, Judged
 from curation.report.verdict import reach_verdict
 from curation.stages.shift import describe_foreign
 from curation.trust.calibration import fit_calibration
@@ -100,7 +100,7 @@ def simulate(share: float, rng: np.random.Generator) -> set[str]:
         Material(
             arm="trust",
             function="trust",
-            validation=InMemory(judged=known, selected={}, seed=seed),
+            validation=replace(known, seed=seed),
             pool=None,
             source=replace(known, scores={}),
             selected_trust_M=calibration.to_trust(raw_M[passes_M]).astype(np.float64),

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from benchmarks.pairs import measure
 from curation.cluster.session import local_or_cluster
-from curation.commands.verify.check import Checker, Verified
+from curation.commands.verify import Checker, Verified
 from curation.config import RayConfig
 from curation.refs import TableRef
 from curation.rundir.sealed import find_lost, load, seal

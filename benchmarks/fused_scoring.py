@@ -1,10 +1,9 @@
 """The cost of storing hidden states, and the savings of scoring without it: ``python -m benchmarks.fused_scoring``.
 
 A free teacher (scripted, 1,024 numbers a state, float16) labels, and the paper's chess trust function (4 blocks of 512,
-random weights) scores, in three ways in turn, as whole stages with their start-up:
+random weights) scores, in two ways in turn, as whole stages with their start-up:
 
 - states stored: the label stage stores them, and the score stage reads them (``teacher.store_states: true``);
-- PCA: the actors store 256 components, which the score stage reads (``{pca: 256}``);
 - fused: the actors score, and store the states of a sample of the rows (``false``): 5,000 of a pool of a million.
 
 Checked on every row by id: fused scores equal those of stored states to float16's precision. Bytes are those of the
@@ -31,13 +30,13 @@ from curation.config import ActorsConfig, DecodingConfig, DomainConfig, Scripted
 from curation.refs import TableRef
 from curation.stages.label import RowShare, label
 from curation.stages.label_chunks import LabelJob
-from curation.stages.reduce import Projected, Reduction, ScoredOnly, fit_pca
+from curation.stages.reduce import ScoredOnly
 from curation.stages.score import score
 from curation.tables import io
 from curation.tables.schemas import get_state_column
 from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
 
-WIDTH, COMPONENTS = 1024, 256
+WIDTH = 1024
 STATE = "output_last"
 POOL_ROWS = 1_000_000
 """Size of the pool that the rows stand for; its sampling rate decides which rows' states are kept."""
@@ -45,14 +44,14 @@ PRECISION = 2.0**-10
 """Relative precision of float16."""
 
 
-def trust_function(input_size: int, state: str) -> NeuralTrust:
+def trust_function() -> NeuralTrust:
     """Return the chess preset's network with random weights."""
     torch.manual_seed(0)
-    net = NeuralTrustNet(Architecture.of(TrustConfig(preset="strategy_games"), input_size))
-    return NeuralTrust(net, (state,), {})
+    net = NeuralTrustNet(Architecture.of(TrustConfig(preset="strategy_games"), WIDTH))
+    return NeuralTrust(net, (STATE,), {})
 
 
-def labelled(directory: Path, examples: TableRef, reduction: Reduction | None = None) -> TableRef:
+def labelled(directory: Path, examples: TableRef, reduction: ScoredOnly | None = None) -> TableRef:
     """Return all rows labelled by a free teacher."""
     job = LabelJob(
         examples=examples,
@@ -73,24 +72,19 @@ def labelled(directory: Path, examples: TableRef, reduction: Reduction | None = 
 
 
 def run(directory: Path, num_rows: int, num_turns: int) -> str:
-    """Run three ways in turn; return what they measured, in lines."""
+    """Run both ways in turn; return what they measured, in lines."""
     examples = make_examples(str(directory / "examples.lance"), num_rows)
-    whole = {"neural": trust_function(WIDTH, STATE).save(directory / "whole")}
-    reduced = {"neural": trust_function(COMPONENTS, "pca").save(directory / "reduced")}
-    source = labelled(directory / "source", make_examples(str(directory / "small" / "examples.lance"), 2048))
-    projection = fit_pca(source, TrustConfig(states=(STATE,)), size=COMPONENTS, seed=0, output=directory / "pca")
-    project = Projected(projection=projection)
+    whole = {"neural": trust_function().save(directory / "whole")}
     fuse = ScoredOnly(fitted=tuple(whole.items()), states=(STATE,), num_rows=POOL_ROWS, seed=0)
     ways: dict[str, Callable[[Path], TableRef]] = {
         "stored": lambda where: score(labelled(where, examples), whole, {}),
-        "PCA": lambda where: score(labelled(where, examples, project), reduced, {}),
         "fused": lambda where: labelled(where, examples, fuse),
     }
     rates: dict[str, list[float]] = {name: [] for name in ways}
     size: dict[str, float] = {}
     for turn in range(num_turns):
         found = {}
-        for name in [*ways][turn % 3 :] + [*ways][: turn % 3]:
+        for name in [*ways][turn % 2 :] + [*ways][: turn % 2]:
             begun = time.monotonic()
             found[name] = ways[name](directory / name)
             rates[name].append(num_rows / (time.monotonic() - begun))
@@ -105,13 +99,12 @@ def run(directory: Path, num_rows: int, num_turns: int) -> str:
     lines += [f"  {name}: {size[name]:,.1f} bytes a row, {median(rates[name]):,.0f} rows/s" for name in ways]
     scored = size["fused"] - 2 * WIDTH * sample / num_rows
     lines.append(f"  of the fused: the states of {sample:,} rows, and {scored:,.1f} bytes a row")
-    for name in ("PCA", "fused"):
-        ratios = Ratios(ours=rates[name], peers=rates["stored"]).ratios
-        lines.append(
-            f"{name} against states stored, labelling and scoring of {num_rows:,} rows: "
-            f"{size['stored'] / size[name]:.1f} times fewer bytes a row, rows/s ratio {median(ratios):.3f} "
-            f"(range {min(ratios):.3f} to {max(ratios):.3f}, {len(ratios)} turns)"
-        )
+    ratios = Ratios(ours=rates["fused"], peers=rates["stored"]).ratios
+    lines.append(
+        f"fused against states stored, labelling and scoring of {num_rows:,} rows: "
+        f"{size['stored'] / size['fused']:.1f} times fewer bytes a row, rows/s ratio {median(ratios):.3f} "
+        f"(range {min(ratios):.3f} to {max(ratios):.3f}, {len(ratios)} turns)"
+    )
     return "\n".join(lines)
 
 

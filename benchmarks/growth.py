@@ -209,11 +209,10 @@ def report(folder: Path, num_rows: int) -> None:
                 "format_note": None,
                 "median_characters": 3.0,
                 "num_rows": num_rows // KEPT,
-                "num_questions": num_rows // KEPT,
             }
             for arm in ARMS
         },
-        repeats={"num_pool": num_rows, "num_rows": 0, "num_questions": 0, "most": 0, "example": None},
+        repeats={"num_pool": num_rows, "num_rows": 0, "num_questions": 0},
         budget={
             "n": num_rows // KEPT,
             "rule": "n",
@@ -225,7 +224,6 @@ def report(folder: Path, num_rows: int) -> None:
         shift={"source": {**same, "differs": False, "strength": "none shown", "warning": None}},
         tests={},
         label_counts={"pool": counts, "source": {**counts, "rows": NUM_SOURCE}},
-        projection=None,
         asked={},
         unread={},
         too_long={},
@@ -246,7 +244,7 @@ def report(folder: Path, num_rows: int) -> None:
         domain=Graded(),  # type: ignore[arg-type]
         prepared={"pool": table("pool"), "source": table("source")},
         prepare_counts={"pool": {"rows": num_rows, "errors": {}}, "source": {"rows": NUM_SOURCE, "errors": {}}},
-        overlap={"pairs": [], "dropped": {}, "repeats": {}, "uncompared": {}},
+        overlap={"pairs": [], "dropped": {}, "uncompared": {}},
         stages=[],
         passes=[],
         generations=[generation],
@@ -360,10 +358,11 @@ def check_scores(folder: Path) -> None:
 
 def export(folder: Path, num_rows: int) -> None:
     """Write what the arm ``trust`` selected as Parquet, as `curate export` does."""
-    from curation.commands.export.hub import write_parquet as write_export
+    from curation.commands.export.hub import write_data
 
     (folder / "exported").mkdir()
-    write_export(io.find_latest(str(folder / "selected" / "trust.lance")), folder / "exported")
+    selected = io.open_table(io.find_latest(str(folder / "selected" / "trust.lance")))
+    write_data(selected.scanner(batch_size=1 << 14, scan_in_order=True).to_reader(), folder / "exported", "parquet")
 
 
 def query(statement: str) -> None:
@@ -394,7 +393,7 @@ def check_selected(folder: Path) -> None:
 
 def export_by_duckdb(folder: Path, num_rows: int) -> None:
     """Copy the rows that the arm selected, which stand in a Parquet file, in their order."""
-    query(f"COPY (SELECT * FROM '{folder}/selected/trust.parquet') TO '{folder}/copied.parquet'")
+    query(f"COPY (SELECT * FROM '{folder}/selected/trust/*.parquet') TO '{folder}/copied.parquet'")
 
 
 def check_exported(folder: Path) -> None:
@@ -448,7 +447,7 @@ PEERS = {
     "label": Peer(RAY_DATA, label_by_ray_data, check_labels),
     "score": Peer(RAY_DATA, score_by_ray_data, check_scores, ("states",)),
     "select": Peer("DuckDB", select_by_duckdb, check_selected, ("pool", "pool-labels")),
-    "export": Peer("DuckDB", export_by_duckdb, check_exported),
+    "export": Peer("DuckDB", export_by_duckdb, check_exported, ("selected/trust",)),
 }
 WITH_RAY = ("label", "grade", "score")
 

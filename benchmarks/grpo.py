@@ -215,12 +215,11 @@ def _by_vllm(work: Work, args: GRPOConfig) -> Iterator[None]:
     """Give TRL's own colocated engine the same settings as ours, of which it passes on few."""
     from trl.generation import vllm_generation
 
-    from curation.models.rollout_engine import MAX_RUNNING
-    from train.rollouts_vllm import CPU_CACHE_BYTES, _renew_head, iter_whole_weights
+    from train.rollouts_vllm import CPU_CACHE_BYTES, MAX_RUNNING, _renew_head, iter_whole_weights
 
     on_gpu, config = work.config.gpus_per_worker > 0, work.config
     args.use_vllm, args.vllm_mode, args.vllm_enable_sleep_mode = True, "colocate", on_gpu
-    args.vllm_gpu_memory_utilization = config.rollouts.gpu_memory or TRL_SHARE
+    args.vllm_gpu_memory_utilization = config.rollouts.gpu_memory
     args.vllm_max_model_length = config.max_length + config.rollouts.max_tokens
     args.vllm_importance_sampling_correction, args.vllm_importance_sampling_mode = True, "token_truncate"
     args.vllm_importance_sampling_clip_max = 2.0

@@ -9,9 +9,8 @@ from benchmarks.fuzz.subjects import runs
 
 _LABELS, _SELECT = "gen-0/label-pool-*/labels.lance", "gen-0/select-*"
 WHOLE: dict[str, tuple[Named, ...]] = {
-    "an export deleted": (Named(f"{_SELECT}/trust.jsonl", "delete"),),
     "a selection's table deleted": (Named(f"{_SELECT}/trust.lance/data/*", "delete folder"),),
-    "all of a selection deleted": (Named(f"{_SELECT}/naive.jsonl", "delete folder"),),
+    "all of a selection deleted": (Named(f"{_SELECT}/naive.lance", "delete folder"),),
     "a data file of labels deleted": (Named(f"{_LABELS}/data/*", "delete"),),
     "the versions of labels deleted": (Named(f"{_LABELS}/_versions/*.manifest", "delete folder"),),
     "the newest version of labels deleted": (Named(f"{_LABELS}/_versions/*.manifest", "delete"),),
@@ -20,12 +19,12 @@ WHOLE: dict[str, tuple[Named, ...]] = {
     "the manifest empty": (Named("manifest.json", "empty"),),
     "a folder in place of the manifest": (Named("manifest.json", "folder"),),
     "an older manifest": (Named("manifest.json", "older"),),
-    "an export cut": (Named(f"{_SELECT}/naive.parquet", "cut"),),
+    "a selection cut": (Named(f"{_SELECT}/naive.lance/data/*", "cut"),),
     "a data file of labels cut": (Named(f"{_LABELS}/data/*", "cut"),),
     "a byte of the manifest flipped": (Named("manifest.json", "flip"),),
     "a byte of labels flipped": (Named(f"{_LABELS}/data/*", "flip"),),
     "a byte of a version flipped": (Named(f"{_LABELS}/_versions/*.manifest", "flip"),),
-    "a byte of an export flipped": (Named(f"{_SELECT}/trust.jsonl", "flip"),),
+    "a byte of a selection flipped": (Named(f"{_SELECT}/trust.lance/data/*", "flip"),),
     "a byte of the weights flipped": (Named("gen-0/trust-*/weights.safetensors", "flip", 0.9),),
     "a byte of the digests flipped": (Named("gen-0/.label-pool-*.sums.json", "flip"),),
     "a byte of the events flipped": (Named("events.jsonl", "flip"),),

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
@@ -119,9 +120,8 @@ def check_run(run: Path) -> int:
     assert "<script>alert" not in page and not any(sign in page for sign in ACTING), "the page holds what acts"
     report = json.loads((run / "report.json").read_text())
     assert [arm["num_selected"] for arm in report["arms"]] == [20, 20], report["arms"]
-    (exported,) = run.glob("gen-0/select-*/naive.parquet")
-    found = pq.read_table(exported).to_pylist()
-    assert found == [json.loads(line) for line in exported.with_suffix(".jsonl").read_text().split("\n")[:-1]]
+    (exported,) = run.glob("gen-0/select-*/naive.lance")
+    found = lance.dataset(str(exported)).to_table().to_pylist()
     for row in found:
         text = TEXTS[(2**63 - 1 - row["row_id"]) % 8]
         assert f"Problem: {text} What is" in row["prompt"] and row["completion"] in COMPLETIONS, row["row_id"]

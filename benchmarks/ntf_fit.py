@@ -29,10 +29,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +47,7 @@ from curation.config import TrustConfig
 from curation.hashing import derive
 from curation.trust.neural import Architecture, NeuralTrustNet
 from curation.trust.parts import FIT, VALIDATION
-from train.trust_loop import MIN_EVALUATIONS, LabelledRows, Shard, fit_arrays
+from train.trust_loop import MIN_EVALUATIONS, LabelledRows, _iter_batches, fit_arrays
 
 Logits = npt.NDArray[np.floating[Any]]
 
@@ -94,17 +95,21 @@ class Course(NamedTuple):
     weights: dict[str, Tensor]
 
 
-class _Clock(Shard):
-    """A timer of a fit: the fit calls ``restore`` when it is ready, and ``keep`` after each evaluation."""
+class _Clock:
+    """A timer of a fit from the first request of batches to the last evaluation."""
 
     def __init__(self) -> None:
         self.begun, self.ended, self.cpu_begun, self.cpu_ended = 0.0, 0.0, 0.0, 0.0
 
-    def restore(self, read: Callable[[Path], None]) -> None:
-        self.begun, self.cpu_begun = time.perf_counter(), time.process_time()
-        self.busy = Busy()
+    def batches(self, *arguments: Any) -> Iterator[npt.NDArray[np.int64]]:
+        """Return the batches of ``trust_loop``; the first request starts the clock."""
+        if not self.begun:
+            self.begun, self.cpu_begun = time.perf_counter(), time.process_time()
+            self.busy = Busy()
+        return _iter_batches(*arguments)
 
-    def keep(self, write: Callable[[Path], None]) -> None:
+    def note(self, done: int, total: int, words: str) -> None:
+        """Stop the clock after an evaluation; the last one counts."""
         self.ended, self.cpu_ended = time.perf_counter(), time.process_time()
 
 
@@ -112,7 +117,8 @@ def ours(rows: LabelledRows, config: TrustConfig) -> Course:
     """Measure ``fit_arrays``."""
     clock, begun = _Clock(), time.perf_counter()
     new_net = partial(NeuralTrustNet, Architecture.of(config, rows.hidden_ND.shape[1]))
-    found = fit_arrays(rows, config, new_net, seed=SEED, shard=clock)
+    with patch("train.trust_loop._iter_batches", clock.batches):
+        found = fit_arrays(rows, config, new_net, seed=SEED, note=clock.note)
     record = found.record
     weights = {name: parameter.detach() for name, parameter in found.net.named_parameters()}
     return Course(
@@ -238,13 +244,13 @@ import sys
 import numpy as np
 import torch
 from curation.config import TrustConfig
-from train.trust import fit_neural_on
+from train.trust import fit_neural
 from train.trust_loop import LabelledRows
 torch.set_num_threads(int(sys.argv[2]))
 arrays = [np.load(f"{sys.argv[1]}/{name}.npy", mmap_mode="r") for name in ("hidden_ND", "correct_N", "part_N")]
 num = len(arrays[0])
 rows = LabelledRows(*arrays, (arrays[0].shape[1],), np.arange(num), np.empty((num, 0)))
-fit_neural_on(rows, TrustConfig(max_steps=1, patience=None), seed=0, origin={})
+fit_neural(rows, TrustConfig(max_steps=1, patience=None), seed=0, origin={})
 """
 
 

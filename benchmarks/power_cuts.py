@@ -63,9 +63,10 @@ class CutRun(SumsRun):
         """Start a driver that takes notes, as its environment says."""
         return self.start("--wait", "--address", self.address)
 
-    def selections(self) -> dict[str, bytes]:
+    def selections(self) -> dict[str, list[dict[str, Any]]]:
         """Return the selected rows by arm."""
-        return {path.name: path.read_bytes() for path in sorted(self.directory.glob("gen-0/select-*/*.jsonl"))}
+        paths = sorted(self.directory.glob("gen-0/select-*/*.lance"))
+        return {path.name: lance.dataset(str(path)).to_table().to_pylist() for path in paths}
 
     def promised(self) -> set[int]:
         """Return pool rows whose commit has ended: those of the newest whole version but one, as commits wait in turn.

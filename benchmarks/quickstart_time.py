@@ -62,8 +62,8 @@ def main() -> None:
         for side, told in (("ours", report), ("peer", other)):
             parts = ", ".join(f"{kind} {seconds:.0f}" for kind, seconds in kinds(told).items())
             print(f"  seconds of stages, {side}: {parts}", flush=True)
-        for model in report.get("starts", []):
-            print(f"  {model['model']}: {model['starts']} starts for {model['passes']} passes", flush=True)
+        starts = sum(labelling["starts"] for labelling in report["passes"])
+        print(f"  {starts} starts for {len(report['passes'])} passes", flush=True)
     print(f"quickstart: ratio {statistics.median(ratios):.3f} ({len(ratios)} pairs; to reach 0.65)")
 
 

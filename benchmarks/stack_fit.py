@@ -24,7 +24,7 @@ from curation.trust.parts import FIT
 from train.combining import assign_folds
 from train.probes import compute_targets, fit_class_probe
 from train.recipe import Recipe
-from train.stack import fit_stacked_on
+from train.stack import fit_stacked
 from train.trust_loop import LabelledRows
 
 FACTORS, CLASSES = 64, 10
@@ -89,8 +89,8 @@ def line(num_rows: int, width: int) -> str:
     target_NC = compute_targets(rows.numbers_NK[:, -1], rows.correct_N, rows.gold_N, CLASSES)
     prompt_ND = np.asarray(rows.hidden_ND[used_N])[:, : rows.sizes[0]].astype(np.float64)
     found = (
-        timed(lambda: fit_stacked_on(plain, config, seed=0, origin={})),
-        timed(lambda: fit_stacked_on(rows, config, seed=0, origin={})),
+        timed(lambda: fit_stacked(plain, config, seed=0, origin={})),
+        timed(lambda: fit_stacked(rows, config, seed=0, origin={})),
         timed(lambda: fit_class_probe(rows, used_N, fold_N, STATES)),
         timed(lambda: Ridge(alpha=float(width)).fit(prompt_ND, target_NC)),
     )

@@ -53,10 +53,9 @@ def _estimate(what: str, score_N: np.ndarray, right_N: np.ndarray, cluster_N: np
     if what == "AUC":
         return metrics.auc(score_N, right_N, cluster_N=cluster_N)
     order_N = np.argsort(-score_N)
-    cells_2N = np.stack([~right_N[order_N], right_N[order_N]]).astype(np.int64)
     num = len(right_N) if what == "share right" else round(BEST * len(right_N))
     in_order_N = None if cluster_N is None else cluster_N[order_N]
-    return metrics.compute_cell_purity(cells_2N, [num], cluster_G=in_order_N)[0]
+    return metrics.compute_top_purities(right_N[order_N], [num], in_order_N)[0]
 
 
 @lru_cache

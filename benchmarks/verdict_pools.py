@@ -29,7 +29,7 @@ from curation.metrics.shift import compare_samples, compare_texts
 from curation.report.evidence import Material
 from curation.report.near_copies import find_near_copies
 from curation.report.record import PossibleGroups
-from curation.report.rows import FunctionScores, InMemory, Judged
+from curation.report.rows import FunctionScores, Judged
 from curation.stages.preview import is_possible_group
 from curation.stages.shift import find_gravest_shift
 from curation.trust.calibration import fit_calibration
@@ -181,7 +181,7 @@ def grouped_users(of: Material, rng: np.random.Generator, *, wrong: bool) -> Mat
     rows, trust_N, _ = fitted_on_users(rng, wrong=wrong, grouped=True)
     return replace(
         of,
-        validation=InMemory(judged=rows, selected={}, seed=of.seed),
+        validation=replace(rows, seed=of.seed),
         source=rows,
         selected_trust_M=np.sort(trust_N)[::-1][:1_000],
         num_pool=len(trust_N),

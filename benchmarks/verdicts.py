@@ -51,9 +51,8 @@ from curation.metrics import Estimate, compute_proportion
 from curation.metrics.shift import compare_samples
 from curation.report.evidence import FALSE_ALARMS, Evidence, Material, Quality, weigh
 from curation.report.rivals import find_rivals
-from curation.report.rows import FunctionScores, InMemory, Judged
-from curation.report.rules import USE
-from curation.report.verdict import ReportVerdict, reach_verdict
+from curation.report.rows import FunctionScores, Judged
+from curation.report.verdict import USE, ReportVerdict, reach_verdict
 from curation.trust.calibration import Calibration, fit_calibration
 
 CHANCE = 0.2
@@ -213,8 +212,8 @@ def material(drawn: Drawn, rng: np.random.Generator) -> Material:
     return Material(
         arm="trust",
         function="trust",
-        validation=InMemory(judged=held_out, selected={}, seed=seed),
-        pool=InMemory(judged=judged_pool, selected=selected, seed=seed) if drawn.audit else None,
+        validation=replace(held_out, seed=seed),
+        pool=replace(judged_pool, selected=selected, seed=seed) if drawn.audit else None,
         source=source,
         selected_trust_M=judged_pool.scores["trust"].trust_N[order],
         num_pool=num_pool,
@@ -321,7 +320,7 @@ def compared(drawn: Rivalry, rng: np.random.Generator) -> Evidence:
     }
     rows = Judged(row_ids_N=np.arange(num), correct_N=correct_N, parsed_N=np.ones(num, dtype=bool), scores=scores)
     seed, where = int(rng.integers(2**31)), "pool" if drawn.audit else "validation"
-    graded = InMemory(judged=rows, selected={}, seed=seed)
+    graded = replace(rows, seed=seed)
     num_top = int(num * drawn.taken)
     return Evidence(
         arm="trust",

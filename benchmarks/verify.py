@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from lance.fragment import write_fragments
 
-from curation.commands.verify.check import verify
+from curation.commands.verify import verify
 from curation.rundir.manifest import Manifest
 from curation.rundir.sealed import load
 from curation.tables import commits, io, schemas

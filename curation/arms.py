@@ -71,10 +71,8 @@ class Fitted:
     """Keys of ``RunConfig.trust`` that its fit reads beside those that all fits read; ``None`` means all keys of the
     neural fit. The function is fitted again only if one of these keys changes."""
     fit: str | None = None
-    """The function that fits it, as ``module:function``; by default ``made_by``'s class method ``fitted``, in the
-    driver's process (``train.trust``)."""
-    fit_rows: str | None = None
-    """The function that fits it on rows in memory in one process, as ``module:function``; needed with ``fit``."""
+    """The function that fits it on rows in memory, in a training process, as ``module:function``; by default
+    ``made_by``'s class method ``fitted``, in the driver's process (``train.trust.fit_rows``)."""
     by_state: bool = False
     """Whether it reads each hidden state separately, so that ``trust.pca``, which concatenates them, is refused."""
 
@@ -116,7 +114,7 @@ TRUST: Registry[Trust] = _Trusts(
         "icl_confidence": Signal(
             "ICL + internal confidence",
             "icl_mean_logprob",
-            "curation.signals.icl:IclMeanLogprob",
+            "curation.signals.methods:IclMeanLogprob",
             "logprob",
             shots=True,
         ),
@@ -124,28 +122,26 @@ TRUST: Registry[Trust] = _Trusts(
             "verbalized confidence", "verbalized_confidence", "curation.signals.verbalized:VerbalizedConfidence"
         ),
         "ensemble": Signal(
-            "ensemble", "ensemble_agreement", "curation.signals.agreement:EnsembleAgreement", asks="second_teacher"
+            "ensemble", "ensemble_agreement", "curation.signals.methods:EnsembleAgreement", asks="second_teacher"
         ),
         "self_consistency": Signal(
             "self-consistency",
             "self_consistency",
-            "curation.signals.agreement:SelfConsistency",
+            "curation.signals.methods:SelfConsistency",
             section="self_consistency",
         ),
         # of a causal model; one with a reward head is curation.teachers.reward
-        "reward": Signal("reward model", "reward", "curation.signals.verifier:Verifier", "logit", asks="reward"),
+        "reward": Signal("reward model", "reward", "curation.signals.methods:Verifier", "logit", asks="reward"),
         "stacked": Fitted(
             "stacked trust",
             "curation.trust.stacked:StackedTrust",
             reads=("score_dtype",),
             fit="train.stack:fit_stacked",
-            fit_rows="train.stack:fit_stacked_on",
         ),
         "fitted_confidence": Fitted(
             "fitted confidence",
             "curation.trust.stacked:StackedTrust",
             fit="train.stack:fit_confidence",
-            fit_rows="train.stack:fit_confidence_on",
         ),
         "linear_probe": Fitted("linear probe", "curation.trust.linear_probe:LinearProbe", reads=("class_weight",)),
         "boosted_trees": Fitted("boosted trees", "curation.trust.boosted_trees:BoostedTrees", reads=("class_weight",)),
@@ -154,29 +150,25 @@ TRUST: Registry[Trust] = _Trusts(
             "curation.trust.deep_ensemble:DeepEnsemble",
             reads=None,
             fit="train.trust:fit_deep_ensemble",
-            fit_rows="train.trust:fit_deep_ensemble_on",
         ),
         "attention": Fitted(
             "attention",
             "curation.trust.attention:AttentionTrust",
             reads=None,
             fit="train.trust:fit_attention",
-            fit_rows="train.trust:fit_attention_on",
             by_state=True,
         ),
         "neural": Fitted(
             "neural trust",
             "curation.trust.neural:NeuralTrust",
             reads=None,
-            fit="train.trust:fit_trust",
-            fit_rows="train.trust:fit_neural_on",
+            fit="train.trust:fit_neural",
         ),
         PAPER_TRUST: Fitted(
             "NTF of the paper",
             "curation.trust.neural:NeuralTrust",
             reads=None,
-            fit="train.trust:fit_trust",
-            fit_rows="train.trust:fit_neural_on",
+            fit="train.trust:fit_neural",
         ),
     },
     _trust,

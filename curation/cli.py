@@ -38,28 +38,15 @@ RARE = {
     "ablate": f"{_EXTRAS}.ablate.verb:ablate",
     "analyze": f"{_EXTRAS}.analyze.verb:analyze",
     "explain": f"{_EXTRAS}.explain.verb:explain",
-    "verify": f"{_COMMANDS}.verify:verify",
+    "verify": f"{_COMMANDS}.export_verbs:verify",
     "clean": f"{_COMMANDS}.export_verbs:clean",
     "doctor": f"{_COMMANDS}.export_verbs:doctor",
 }
 """Commands that few runs need, in the same form."""
-SPOKEN = {
-    "plan": "listing the stages",
-    "run": "preparing the run",
-    "report": "collecting the report",
-    "tune": "preparing the search",
-    "ablate": "preparing the variants",
-    "analyze": "preparing the analysis",
-    "export": "reading the arm's rows",
-    "export-student": "copying the student",
-    "export-trust": "writing the trust package",
-    "filter": "preparing the filter",
-}
-"""Commands that may work long before they print, with words for their work that are used if no activity is named."""
-LATER, LATER_SECONDS = {"validate": "checking the configuration", "status": "reading the record"}, 12.0
-"""Such words for commands that usually answer in seconds, and the seconds after which they are printed."""
 RESUMABLE = frozenset({"run", "tune", "ablate", "filter", "analyze"})
 """Commands that continue from committed results when they are run again."""
+SLOW = RESUMABLE | {"validate", "plan", "report", "export", "export-student", "export-trust", "doctor"}
+"""Commands that may work long before they print."""
 
 
 class _Verbs(click.Group):
@@ -91,12 +78,10 @@ class _Verbs(click.Group):
         begun = time.monotonic()
 
         def look() -> None:  # whether the command has printed nothing for long
-            verb = ctx.invoked_subcommand or ""  # known once the command begins
-            seconds = time.monotonic() - begun
-            is_due = verb in SPOKEN or (verb in LATER and seconds > LATER_SECONDS)
-            if is_due and is_too_quiet(begun, patience=1.35):
-                words = get_current_activity() or SPOKEN.get(verb) or LATER[verb]
-                say(f"curate {verb}: at work for {seconds:.0f} s ({words})")
+            verb = ctx.invoked_subcommand  # known once the command begins
+            if verb in SLOW and is_too_quiet(begun, patience=1.35):
+                words = get_current_activity() or "preparing"
+                say(f"curate {verb}: at work for {time.monotonic() - begun:.0f} s ({words})")
 
         def farewell(number: signal.Signals) -> None:
             is_kept = ctx.invoked_subcommand in RESUMABLE

@@ -63,14 +63,6 @@ class TrustRef(Ref):
     digest: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProjectionRef(Ref):
-    """A fitted projection of hidden states, in such a directory."""
-
-    uri: str
-    digest: str
-
-
 def iter_table_refs(value: object) -> Iterator[TableRef]:
     """Yield the table references in a JSON value, at any depth."""
     if isinstance(value, dict) and value.keys() == {"uri", "version"}:
@@ -121,11 +113,11 @@ class ListDigest:
         self.num_items = 0
         self._hash = hashlib.sha256(b"[")
 
-    def extend_texts(self, texts: Sequence[str]) -> None:
-        """Append items, each given as JSON text with its keys sorted and without spaces."""
-        if texts:
-            self._hash.update((("," if self.num_items else "") + ",".join(texts)).encode())
-            self.num_items += len(texts)
+    def extend(self, items: Sequence[object]) -> None:
+        """Append items, each a JSON value."""
+        if items:
+            self._hash.update((("," if self.num_items else "") + _canonical(items)[1:-1]).encode())
+            self.num_items += len(items)
 
     @property
     def hexdigest(self) -> str:

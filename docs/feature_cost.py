@@ -45,8 +45,7 @@ FEATURES = {
         r"both_orders|BothOrders|\bORDER_[A-Z]|order_agreement|other_order", "curation/stages/both_orders"
     ),
     "content-free calibration": Pattern(
-        r"(?i)content.?free|\bblanks\b|FIRST_BLANK|is_calibrated|domain\.calibrate\b|calibration_look",
-        "curation/stages/calibration_look",
+        r"(?i)content.?free|\bblanks\b|FIRST_BLANK|is_calibrated|domain\.calibrate\b",
     ),
     "analysis": Pattern(r"AnalyzeConfig|extras\.analyze|\banalyze\.", "curation/extras/analyze"),
 }

@@ -4,10 +4,13 @@ A docstring begins with a noun or a verb, not with a preposition or a pronoun th
 function begins with a verb in the imperative ("Return ...", "Compute ..."), unless it is a property. The name of a
 module's function and of a private method begins with a verb, too. A name is the field's term; a class has its name for
 itself. docs/reference and docs/configuration.md are made of these docstrings.
+
+``--draw SEED`` prints 20 docstrings, 20 names and 20 messages that are drawn at random, to be judged by a reader.
 """
 
 import argparse
 import ast
+import random
 import re
 import sys
 from collections.abc import Iterator
@@ -177,11 +180,37 @@ def _classes(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.name
 
 
+def draw(root: Path, seed: int, each: int = 20) -> Iterator[str]:
+    """Yield ``each`` docstrings, names of functions and classes, and messages of errors and logs, drawn at random."""
+    found: dict[str, list[str]] = {"docstring": [], "name": [], "message": []}
+    for path in sorted(path for part in PRODUCT for path in (root / part).rglob("*.py")):
+        place, tree = path.relative_to(root), ast.parse(path.read_text())
+        found["docstring"] += [f"{place}:{line}: {text}" for line, text in _docstrings(tree)]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("__"):
+                found["name"].append(f"{place}:{node.lineno}: {node.name}")
+            elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
+                found["message"].append(f"{place}:{node.lineno}: {ast.unparse(node.exc.args[-1])}")
+            elif isinstance(node, ast.Call) and re.match(
+                r"(log\.(info|warning|error)|click\.echo)$", ast.unparse(node.func)
+            ):
+                found["message"] += [f"{place}:{node.lineno}: {ast.unparse(text)}" for text in node.args[:1]]
+    chance = random.Random(seed)
+    for kind, population in found.items():
+        yield f"\n{each} of {len(population):,} {kind}s:"
+        yield from chance.sample(population, each)
+
+
 def main() -> None:
-    """Print what is refused; the exit status says whether anything is."""
+    """Print what is refused, or with ``--draw`` a sample; the exit status says whether anything is refused."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkout", nargs="?", type=Path, default=Path(__file__).parents[1])
-    found = list(refused(parser.parse_args().checkout))
+    parser.add_argument("--draw", type=int, metavar="SEED")
+    given = parser.parse_args()
+    if given.draw is not None:
+        print("\n".join(draw(given.checkout, given.draw)))
+        return
+    found = list(refused(given.checkout))
     print("\n".join(found) or "no docstring or name is refused")
     sys.exit(bool(found))
 

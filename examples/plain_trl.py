@@ -1,8 +1,9 @@
-"""Train a model on a selection with plain TRL: no part of this project is needed, only its exported file.
+"""Train a model on a selection with plain TRL: no part of this project is needed, only what it exports.
 
     pip install trl peft
-    python plain_trl.py runs/my-run/gen-0/select-.../trust.parquet Qwen/Qwen3-1.7B-Base -o student
-    python plain_trl.py runs/my-run/gen-0/select-.../trust.jsonl Qwen/Qwen3-1.7B-Base --method grpo -o student
+    curate export runs/my-run -o rows
+    python plain_trl.py rows Qwen/Qwen3-1.7B-Base -o student
+    python plain_trl.py rows Qwen/Qwen3-1.7B-Base --method grpo -o student
 
 SFT learns `completion` from `prompt`. GRPO draws its own answers to `prompt` and rewards those that equal `completion`
 or end in `label`; the project's GRPO grades by the domain's own rule instead (docs/method.md).
@@ -11,7 +12,7 @@ or end in `label`; the project's GRPO grades by the domain's own rule instead (d
 import argparse
 import re
 
-from datasets import Dataset
+from datasets import load_dataset
 from peft import LoraConfig
 from transformers.utils import is_torch_cuda_available
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
@@ -42,7 +43,7 @@ def exact_match(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("selection", help="a selection's .parquet or .jsonl")
+    parser.add_argument("selection", help="the folder of an exported selection")
     parser.add_argument("model", help="hub id or folder of a causal language model")
     parser.add_argument("-o", "--output", default="student", help="folder to save to (default: student)")
     parser.add_argument("--method", choices=("sft", "grpo"), default="sft")
@@ -54,8 +55,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=512, help="GRPO: tokens of the longest answer")
     args = parser.parse_args()
 
-    read = Dataset.from_parquet if args.selection.endswith(".parquet") else Dataset.from_json
-    rows = read(args.selection)
+    rows = load_dataset(args.selection, split="train")
     if args.method == "grpo":  # an unparsed label can never be matched
         rows = rows.filter(lambda row: row["label"] is not None).select_columns(["prompt", "label", "completion"])
     else:

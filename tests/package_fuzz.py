@@ -22,7 +22,7 @@ from sealed_package import sealed
 from tiny_package import sums
 
 import curation.teachers.transformers  # noqa: F401 (what a healthy package may import is there before the watch)
-from curation.commands.verify.check import verify
+from curation.commands.verify import verify
 from curation.config import AskConfig, DecodingConfig, TrustConfig
 from curation.errors import CurationError
 from curation.extras.first_cut.threshold import read_held_out

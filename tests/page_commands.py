@@ -24,7 +24,7 @@ _OWN = """
     curate review result runs/my-run --alpha 0.1 | curate review result RUN_DIR
     curate clean OUT | curate clean RUN_DIR | curate doctor CONFIG | curate doctor [CONFIG] | curate doctor
     curate export-trust RUN_DIR -o DIR | curate export-trust runs/my-run -o trust
-    curate export RUN_DIR -o DIR | curate export runs/my-run --format hf -o rows
+    curate export RUN_DIR -o DIR | curate export runs/my-run -o rows
     curate filter PACKAGE POOL -o OUT --keep 0.1
     curate filter packages/chess pool/ -o filtered --keep 50000
     curate filter packages/chess pool/ -o filtered --threshold 0.9 | curate filter filter.yaml
@@ -36,7 +36,6 @@ _OWN = """
     curate inspect runs/my-run | curate inspect runs/my-run gen-0/label-pool | curate inspect runs/quickstart
     curate inspect runs/quickstart gen-0/label-pool --where 'mean_logprob > -0.5' --rows 5
     curate plan CONFIG | curate plan CONFIG --save | curate plan examples/quickstart.yaml --no-probe
-    curate plan examples/quickstart.yaml --no-probe --gpu L4
     curate report CONFIG | curate run CONFIG | curate run RUN_DIR --redo STAGE
     curate run CONFIG --until gen-0/teacher
     curate run CONFIG --redo STAGE
@@ -54,7 +53,7 @@ _PAGE = """
     curate status examples/own_data/own.yaml | curate review draw runs/own --num 200
     curate review export runs/own label-studio tasks.json
     curate inspect runs/own gen-0/label-pool --columns row_id,completion,label --rows 5
-    curate export-trust runs/own -o trust
+    curate export runs/own -o rows | curate export-trust runs/own -o trust
     curate filter trust examples/own_data/unlabelled.csv -o filtered --keep 0.1
 """
 CLASSIFIER = "test_classifier_page.py::test_the_first_commands_of_the_page_lead_to_a_report_a_selection_and_a_filter"
@@ -88,7 +87,7 @@ def _listed(text: str) -> list[str]:
 SEVERAL = "test_students_run.py::test_students_of_one_selection_and_one_that_is_added"
 ANALYSED = "test_analysis_run.py::test_an_analysis_is_killed_resumed_cached_and_shown"
 COPIED = "test_moved_run.py::test_a_moved_run_goes_on"
-EXPLAINED = "test_analysis_run.py::test_a_row_and_a_student_of_it_are_explained"
+EXPLAINED = "test_analysis_run.py::test_a_row_is_explained"
 _ANALYSED = """
     curate analyze runs/quickstart | curate analyze CONFIG
     curate analyze runs/quickstart --set analyze.engine.nodes=1000000 --json
@@ -101,8 +100,7 @@ _FIRST = """
     curate validate curation.yaml | curate run curation.yaml
 """
 _EXPLAINED = """
-    curate explain runs/quickstart 19604 | curate explain runs/quickstart --student trust --rows 20
-    curate explain RUN ROW_ID | curate explain RUN_DIR ROW_ID
+    curate explain runs/quickstart 19604 | curate explain RUN ROW_ID | curate explain RUN_DIR ROW_ID
 """
 
 OFFLINE: dict[str, str] = {
@@ -137,7 +135,7 @@ OFFLINE: dict[str, str] = {
     **dict.fromkeys(_listed("curate run runs/other"), COPIED),
     "curate export-student runs/my-run --student large -o large": SEVERAL,
     "curate tune CONFIG": "test_search_run.py::test_a_search_whose_driver_is_killed_ends_with_the_same_leaderboard",
-    "python plain_trl.py runs/my-run/gen-0/select-.../trust.parquet Qwen/Qwen3-1.7B-Base -o student": (
+    "python plain_trl.py rows Qwen/Qwen3-1.7B-Base -o student": (
         "test_plain_trl.py::test_a_selection_trains_by_plain_trl"
     ),
     'curl -H "Authorization: Bearer $CURATION_TOKEN" -d \'[{"problem": "What is 2 + 3?"}]\' http://localhost:8000/': (

@@ -118,18 +118,12 @@ def test_an_analysis_is_killed_resumed_cached_and_shown(config: Path) -> None:
     }
 
 
-def test_a_row_and_a_student_of_it_are_explained(config: Path) -> None:
+def test_a_row_is_explained(config: Path) -> None:
     run = config.parent / "run"
-    told = json.loads(curate("explain", run, "--student", "trust", "--rows", 3, "--json"))
-    assert told["num_rows"] == told["rows_trained"] == 60 and [row["rank"] for row in told["rows"]] == [0, 1, 2]
-    assert all(Path(path).is_file() for path in told["files"].values())
-    assert told["read_all"] == f"curate inspect {run} gen-0/select/trust --rows 60"
-    assert len(json.loads(curate("inspect", run, "gen-0/select/trust", "--rows", 60, "--json"))["sample"]) == 60
-    row_id = told["rows"][0]["row_id"]
-    row = json.loads(curate("explain", run, row_id, "--json"))
+    rows = json.loads(curate("inspect", run, "gen-0/select/trust", "--rows", 60, "--json"))["sample"]
+    assert len(rows) == 60
+    row = json.loads(curate("explain", run, rows[0]["row_id"], "--json"))
     arm = row["generations"][0]["arms"]["trust"]
-    assert (arm["rank"], arm["place"], arm["completion"]) == (0, 1, told["rows"][0]["completion"])
-    assert row["prompt"] == told["rows"][0]["prompt"] and row["gold"] is not None
+    assert (arm["rank"], arm["place"], arm["completion"]) == (0, 1, rows[0]["completion"])
+    assert row["prompt"] == rows[0]["prompt"] and row["gold"] is not None
     assert row["generations"][0]["correct"] == (row["gold"] == arm["label"])
-    lines = curate("explain", run, "--student", "gen-0/student-trust", "--rows", 1)
-    assert f"rank 0: row {row_id}, {row['origin']['file']}, row {row_id:,}" in lines

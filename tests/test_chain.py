@@ -136,7 +136,7 @@ def test_two_generations_again_and_changed(local_ray, tmp_path, puzzle_file, cap
     assert copied.directory == tmp_path / "copy" and run(copied)["arms"] == report["arms"]
     assert (tmp_path / "copy" / "manifest.json").read_bytes() == before[tmp_path / "run" / "manifest.json"]
     assert recorded(copied.directory)["gen-1/label-pool"]["inputs"]["model"]["adapter"].startswith(f"{tmp_path}/copy/")
-    run_part(load_config(tmp_path / "copy" / "config.yaml", ["selection.budget.n=30"]), "gen-0/select", alone=False)
+    run_part(load_config(tmp_path / "copy" / "config.yaml", ["selection.budget.n=30"]), "gen-0/select")
     assert before == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
 
     # The same command again does nothing; another budget redoes the selections and what hangs on them, no labels.

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
+import lance
 import pytest
 import yaml
 from fading_teacher import RIGHT
@@ -62,7 +62,7 @@ REVISION = re.compile(r"[0-9a-f]{16}")
 
 def selected(directory: Path) -> dict[str, Any]:
     """What all selections and students hold, by place, without fingerprints and revisions."""
-    kept = [*directory.glob("gen-*/select-*/*.jsonl"), *directory.glob("gen-*/select-*/*.parquet")]
+    kept = [*directory.glob("gen-*/select-*/*.lance")]
     kept += directory.glob("gen-*/student-*/model/*.safetensors")
     places = [FINGERPRINT.sub("/", str(path.relative_to(directory))) for path in kept]
     assert len(set(places)) == len(places), places
@@ -72,7 +72,7 @@ def selected(directory: Path) -> dict[str, Any]:
 def content(path: Path) -> Any:
     if path.suffix == ".safetensors":
         return path.read_bytes()
-    rows = path.read_text() if path.suffix == ".jsonl" else json.dumps(pq.read_table(path).to_pylist(), default=str)
+    rows = json.dumps(lance.dataset(str(path)).to_table().to_pylist(), default=str)
     return REVISION.sub("", FINGERPRINT.sub("/", rows))  # a row names its teacher
 
 

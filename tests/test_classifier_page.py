@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import lance
 import pytest
 from click.testing import CliRunner
 from tiny_shape import TINY
@@ -50,7 +51,8 @@ def test_the_first_commands_of_the_page_lead_to_a_report_a_selection_and_a_filte
 
     rows = classifier.read_rows(tmp_path, gold)
     assert len(rows.right_N) == 100 and 0 < rows.right_N.sum() < 100
-    labels = [json.loads(line) for line in next((tmp_path / "runs/tickets/gen-0").glob("select-*/trust.jsonl")).open()]
+    (selected,) = (tmp_path / "runs/tickets/gen-0").glob("select-*/trust.lance")
+    labels = lance.dataset(str(selected)).to_table().to_pylist()
     right = [gold[row["prompt"].split("\n")[0].removeprefix("Text: ")] == row["label"] for row in labels]
     shown = classifier.table(rows, seconds)
     assert rows.selected["trust"].sum() == sum(right)

@@ -92,14 +92,6 @@ def test_an_arm_that_cannot_be_measured_drops_out(local_ray: Any, tmp_path: Path
     with pytest.raises(ReviewError, match=f"verbalized_confidence dropped out: {WHY}"):
         find(directory, "verbalized_confidence")
 
-    # Required afterwards: the run fails, asks no model again, and goes on once the arm may drop out.
-    strict = config(tmp_path, required=["verbalized_confidence"])
-    with pytest.raises(RunFailedError, match=rf"arm verbalized_confidence .*{WHY}; selection\.required names it"):
-        run(strict)
-    after = stages(tmp_path)
-    assert {name for name in known if known[name] != after.get(name)} == set()
-    assert run(config(tmp_path))["arms"] and stages(tmp_path) == known
-
     # With a run that has the arm it is not averaged.
     lost = load_member(str(tmp_path / "run"))
     record = lost.run.generations[0]
@@ -108,10 +100,7 @@ def test_an_arm_that_cannot_be_measured_drops_out(local_ray: Any, tmp_path: Path
         require_alike(lost, replace(lost, run=replace(lost.run, generations=[whole])))
 
 
-def test_a_required_arm_ends_the_run_before_anything_is_selected(local_ray: Any, tmp_path: Path) -> None:
-    with pytest.raises(RunFailedError, match=r"stage gen-0/signal.* selection\.required names it"):
-        run(config(tmp_path, required=["verbalized_confidence"]))
-    assert "gen-0/select" not in stages(tmp_path)
+def test_a_run_without_an_arm_that_can_be_measured_ends(local_ray: Any, tmp_path: Path) -> None:
     with pytest.raises(RunFailedError, match=rf"no arm of selection\.arms can be measured .*{WHY}"):
         run(config(tmp_path, "alone", arms=["verbalized_confidence"]))
 

@@ -146,7 +146,7 @@ def test_a_server_without_log_probabilities_has_those_of_the_reader(local_ray: A
 
 
 def test_a_reader_s_states_need_not_be_stored(local_ray: Any, tmp_path: Path) -> None:
-    """Scores, or a projection, in their place: read again, and nothing is bought."""
+    """Scores in their place: read again, and nothing is bought."""
     with serving(answer=answer) as server:
         run = make_run(tmp_path, server.url, made(tmp_path, 1))
 
@@ -160,7 +160,7 @@ def test_a_reader_s_states_need_not_be_stored(local_ray: Any, tmp_path: Path) ->
 
         stored = again()
         scored, rows = again(store_states=False), rows_of(run, "read-pool")
-        raw, states = "trust_raw", [f"state_{name}" for name in STATES]
+        raw = "trust_raw"
         assert all(row[raw] is not None for row in rows.values())
         assert {row_id: row[raw] for row_id, row in scored.items()} == pytest.approx(
             {row_id: row[raw] for row_id, row in stored.items()}, abs=1e-4
@@ -168,10 +168,6 @@ def test_a_reader_s_states_need_not_be_stored(local_ray: Any, tmp_path: Path) ->
         assert [row["completion"] for row in rows.values()] == [
             rows_of(run, "label-pool")[n]["completion"] for n in rows
         ]
-        projected = again(store_states={"pca": 3})
-        rows = rows_of(run, "read-pool")
-        assert all(len(row["state_pca"]) == 3 and not row.keys() & {*states} for row in rows.values())
-        assert all(row[raw] is not None for row in projected.values()) and projected.keys() == stored.keys()
 
 
 def test_a_reader_and_its_settings_are_no_part_of_the_key_of_buying(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ class Parts:
         path = directory / "config.yaml"
         path.write_text(yaml.safe_dump(config))
         where = f"evaluation.cache={self.kept}"
-        run_part(load_config(path, (where, *overrides)), f"gen-0/{stage}", alone=False)
+        run_part(load_config(path, (where, *overrides)), f"gen-0/{stage}")
         manifest = planned(directory / "run")
         labels = TableRef.from_json(manifest[f"gen-0/{stage}"]["outputs"]["labels"])
         rows = {row["row_id"]: (row["completion"], row["label"]) for row in io.read(labels).to_pylist()}
@@ -165,7 +165,7 @@ def test_answers_are_taken_where_model_decoding_questions_and_draw_are_the_same(
     assert {what: found["event"] for what, found in of_other_runs.items()} == dict.fromkeys(of_other_runs)
     assert len(sorted(parts.kept.iterdir())) == 5
 
-    # What stands in an entry is what a run reads: completions, which it parses itself. A damaged one is replaced.
+    # What stands in an entry is what a run reads. A damaged one is replaced.
     (entry,) = [path for path in entries if json.loads(pq.read_schema(path).metadata[TOLD])["key"]["seed"] is None]
     whole, table = entry.read_bytes(), pq.read_table(entry)
     place = table.schema.get_field_index("completion")
@@ -174,7 +174,7 @@ def test_answers_are_taken_where_model_decoding_questions_and_draw_are_the_same(
     pq.write_table(moved, entry)
     found = parts.run()
     first, second = sorted(found["rows"])[:2]
-    assert found["rows"][first] == (f" {move}", move) and found["rows"][second] == (" ?", None)
+    assert [found["rows"][row_id][0] for row_id in (first, second)] == [f" {move}", " ?"]
     entry.write_bytes(whole[: len(whole) // 2])
     assert parts.run()["event"] is None
     healed = parts.run()

@@ -171,6 +171,7 @@ def test_from_two_files_to_filtered_rows(environment: Path, folder: Path) -> Non
     ):
         steps.append(given(environment, folder, *words.split()))
     for words in (  # a run directory and a package bring no code: the domain's module is named as the pages say
+        "export runs/curation --columns id -o rows",
         "export-trust runs/curation -o package",
         "export-student runs/curation --arm trust -o student",
         "filter package more_unlabelled.csv -o filtered --keep 0.2 --set pool.columns=[id] --anyway"
@@ -184,7 +185,7 @@ def test_from_two_files_to_filtered_rows(environment: Path, folder: Path) -> Non
         assert "Traceback" not in step.text and "train.py of the user" not in step.text, step.text[-3000:]
     assert (folder / "runs/curation/report.html").is_file() and (folder / "package/README.md").is_file()
     assert (folder / "student/README.md").is_file()
-    (selected,) = folder.glob("runs/curation/gen-0/keep-*/trust.parquet")
+    (selected,) = folder.glob("rows/data/train-*.parquet")
     own_ids(selected, folder / "unlabelled.csv", 120)
     (passed,) = json.loads((folder / "filtered" / "filter.json").read_text())["files"]
     own_ids(folder / "filtered" / passed["path"], folder / "more_unlabelled.csv", 40)

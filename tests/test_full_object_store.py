@@ -29,7 +29,7 @@ path, disk = sys.argv[1:]
 config = load_config(path)
 said = []
 with local_or_cluster(RayConfig(num_cpus=2)):
-    run_part(config, "prepare", alone=False)
+    run_part(config, "prepare")
     others = []
     for size in (4_000_000, 200_000, 10_000):
         try:

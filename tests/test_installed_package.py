@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import lance
 import pytest
 import yaml
 
@@ -139,8 +140,8 @@ def test_a_run_finds_parts_of_an_installed_package_by_name(installed: Path, tmp_
     assert list(arms) == ARMS and all(arm["num_selected"] == 20 for arm in arms.values())
     chosen = {}
     for arm in ARMS:
-        (path,) = (tmp_path / "run").glob(f"gen-0/select-*/{arm}.jsonl")
-        chosen[arm] = [json.loads(line)["row_id"] for line in path.read_text().splitlines()]
+        (path,) = (tmp_path / "run").glob(f"gen-0/select-*/{arm}.lance")
+        chosen[arm] = lance.dataset(str(path)).to_table()["row_id"].to_pylist()
     assert chosen["passed_over"] == chosen["internal_confidence@below_top"]
     assert set(chosen["internal_confidence"][10:]) < set(chosen["passed_over"])  # a tenth of 100 is passed over
     wrong = curate(installed, "validate", config, "--set", "selection.arms=[steadfest]")

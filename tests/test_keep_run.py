@@ -1,4 +1,4 @@
-"""Columns of the user's files beside the selected rows: a run, then other columns, which do nothing else again."""
+"""Columns of the user's files beside the selected rows, by ``curate export --columns``."""
 
 import csv
 import json
@@ -6,12 +6,12 @@ import random
 from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
 
-from benchmarks.recorded import recorded
 from curation.cli import main
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.long]
@@ -46,7 +46,7 @@ def write_csv(path: Path, num_rows: int, *, seed: int, first: int) -> dict[str, 
     return {row["text"]: row for row in rows}
 
 
-def config(folder: Path, keep: list[str]) -> str:
+def config(folder: Path) -> str:
     found: dict[str, Any] = {
         "name": "mail",
         "run_dir": str(folder / "run"),
@@ -54,7 +54,7 @@ def config(folder: Path, keep: list[str]) -> str:
         "teacher": {"backend": "given", "completion": "answer", "confidence": "sure"},
         "sources": {name: {"path": str(folder / f"{name}.csv")} for name in ("labelled", "pool")},
         "splits": {"source": {"from": "labelled"}, "pool": {"from": "pool"}},
-        "selection": {"arms": ["naive", "trust"], "budget": {"n": N}, "keep": keep},
+        "selection": {"arms": ["naive", "trust"], "budget": {"n": N}},
         "generations": [],
         "ray": {"num_cpus": 2},
     }
@@ -71,52 +71,39 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pool(folder: Path) -> dict[str, dict[str, str]]:
     write_csv(folder / "labelled.csv", NUM_LABELLED, seed=0, first=0)
     rows = write_csv(folder / "pool.csv", NUM_POOL, seed=1, first=5000)
-    curate("run", config(folder, ["key"]))
+    curate("run", config(folder))
     return rows
 
 
-def kept(folder: Path) -> Path:
-    record = recorded(folder / "run")["gen-0/keep"]
-    return Path(record["outputs"]["files"]["trust"]["parquet"]).parent
+def export(folder: Path, *options: str) -> Path:
+    out = folder / "-".join(["rows", *options]).replace(",", "-")
+    curate("export", str(folder / "run"), "-o", str(out), *options)
+    return out / "data"
 
 
 def test_every_selected_row_has_the_users_own_id(folder: Path, pool: dict[str, dict[str, str]]) -> None:
     for arm in ("naive", "trust"):
-        (selected,) = (folder / "run" / "gen-0").glob(f"select*/{arm}.parquet")
-        rows, before = pq.read_table(kept(folder) / f"{arm}.parquet"), pq.read_table(selected)
-        assert rows.column_names == [*before.column_names, "key"] and rows.drop_columns(["key"]).equals(before)
+        (selected,) = (folder / "run" / "gen-0").glob(f"select*/{arm}.lance")
+        (file,) = export(folder, "--arm", arm, "--columns", "key,url").iterdir()
+        rows, before = pq.read_table(file), lance.dataset(str(selected)).to_table()
+        assert rows.column_names == [*before.column_names, "key", "url"]
+        assert rows.drop_columns(["key", "url"]).equals(before)
         for row in rows.to_pylist():
             text = row["prompt"].removeprefix("Text: ").partition("\n")[0]
             assert row["key"] == pool[text]["key"] and pool[text]["answer"] == row["label"]
-        lines = [json.loads(line) for line in (kept(folder) / f"{arm}.jsonl").read_text().splitlines()]
+            assert row["url"] == (pool[text]["url"] or None)
+        (file,) = export(folder, "--arm", arm, "--columns", "key", "--format", "jsonl").iterdir()
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
         assert [line["key"] for line in lines] == rows["key"].to_pylist() and len(lines) == N
 
 
-def test_other_columns_are_read_back_and_nothing_else_is_done_again(
-    folder: Path, pool: dict[str, dict[str, str]]
-) -> None:
-    before = recorded(folder / "run")
-    curate("run", config(folder, ["key", "url"]))
-    after = recorded(folder / "run")
-    assert {name for name in after if after[name] != before[name]} == {
-        "gen-0/keep",
-        "gen-0/numbers",
-    }  # times are in whole seconds
-    rows = {row["key"]: row["url"] for row in pq.read_table(kept(folder) / "trust.parquet").to_pylist()}
-    urls = {row["key"]: row["url"] or None for row in pool.values()}
-    assert len(rows) == N and all(url == urls[key] for key, url in rows.items())
-
-
 @pytest.mark.parametrize(
-    ("keep", "message"),
+    ("columns", "message"),
     [
-        (["Key"], "pool.csv: has no column 'Key' (it has: key, text, label, answer, sure, url); did you mean 'key'?"),
-        (["label"], "keep: 'label' is a column that every selection has; rename it in the pool's files"),
-        (["key", "key"], "keep: names a column twice"),
+        ("Key", "pool.csv: has no column 'Key' (it has: key, text, label, answer, sure, url); did you mean 'key'?"),
+        ("label", "--columns: 'label' is a column that every selection has; rename it in the pool's files"),
     ],
 )
-def test_wrong_columns_are_refused_before_anything_is_done(
-    folder: Path, pool: dict[str, dict[str, str]], keep: list[str], message: str
-) -> None:
-    for verb in ("validate", "run"):
-        assert message in " ".join(curate(verb, config(folder, keep), code=2).split())
+def test_wrong_columns_are_refused(folder: Path, pool: dict[str, dict[str, str]], columns: str, message: str) -> None:
+    told = curate("export", str(folder / "run"), "-o", str(folder / "no"), "--columns", columns, code=2)
+    assert message in " ".join(told.split()) and not (folder / "no").exists()

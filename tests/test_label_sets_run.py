@@ -106,8 +106,8 @@ def test_from_lists_of_labels_to_report_selection_student_and_filter(tmp_path: P
     assert generation["budget"]["quota"]["classes"] == [*sorted(CLASSES), "-"]
     naive = next(arm for arm in generation["arms"] if arm["name"] == "naive")
     assert naive["purity"]["n"] == N
-    (selected,) = (tmp_path / "run" / "gen-0").glob("select-*/trust.jsonl")
-    rows = [json.loads(line) for line in selected.read_text().splitlines()]
+    (selected,) = (tmp_path / "run" / "gen-0").glob("select-*/trust.lance")
+    rows = lance.dataset(str(selected)).to_table().to_pylist()
     assert len(rows) == N
     for row in rows:
         names = [] if row["label"] == "-" else row["label"].split("; ")

@@ -133,8 +133,8 @@ ROWS = {"labelled.csv": 300, "unlabelled.csv": 2_000}
 
 def right(folder: Path, arm: str) -> float:
     """The share of right labels among an arm's rows: they are sums, so anybody can tell."""
-    (path,) = (folder / "runs/own/gen-0").glob(f"select-*/{arm}.jsonl")
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    (path,) = (folder / "runs/own/gen-0").glob(f"select-*/{arm}.lance")
+    rows = lance.dataset(str(path)).to_table().to_pylist()
     pairs = [re.findall(r"\d+", row["prompt"])[:2] for row in rows]
     sums = [str(int(left) + int(right)) for left, right in pairs]
     return sum(row["label"] == found for row, found in zip(rows, sums, strict=True)) / len(rows)

@@ -6,7 +6,6 @@ from typing import Any
 
 import lance
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -78,15 +77,13 @@ def test_selected_pairs_are_exported_as_prompt_chosen_and_rejected(finished: Pat
     raws = {row["prompt"]: row for row in unlabelled(NUM_POOL)}
     for arm in ("naive", "trust"):
         files = record["outputs"]["arms"][arm]
-        (selected,) = (folder / "run" / "gen-0").glob(f"select*/{arm}.parquet")
-        pairs, before = pq.read_table(files["parquet"]), pq.read_table(selected)
+        (selected,) = (folder / "run" / "gen-0").glob(f"select*/{arm}.lance")
+        pairs, before = (lance.dataset(str(uri)).to_table() for uri in (files["table"]["uri"], selected))
         assert pairs.num_rows == N and pairs["row_id"].equals(before["row_id"])
         for pair, label in zip(pairs.to_pylist(), before["label"].to_pylist(), strict=True):
             raw = raws[pair["prompt"]]
             other = {"first": "second", "second": "first"}[label]
             assert (pair["chosen"], pair["rejected"]) == (raw[label], raw[other])
-        lines = [json.loads(line) for line in Path(files["jsonl"]).read_text().splitlines()]
-        assert [line["chosen"] for line in lines] == pairs["chosen"].to_pylist()
 
 
 def rated(num: int, first: int) -> list[dict[str, Any]]:
@@ -118,7 +115,8 @@ def test_students_learn_the_selected_preferences_by_dpo(tmp_path: Path) -> None:
     (report,) = json.loads((tmp_path / "run" / "report.json").read_text())["generations"]
     gold = next(arm for arm in report["arms"] if arm["name"] == "ground_truth")
     assert gold["accuracy"]["value"] == right["ground_truth"], gold
-    pairs = pq.read_table(stages["gen-0/preferences"]["outputs"]["arms"]["ground_truth"]["parquet"]).to_pylist()
+    table = stages["gen-0/preferences"]["outputs"]["arms"]["ground_truth"]["table"]
+    pairs = lance.dataset(table["uri"]).to_table().to_pylist()
     assert len(pairs) == 128 and all(pair["chosen"].startswith("yes") for pair in pairs)
 
 

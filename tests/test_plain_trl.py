@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from curation.commands.export.hub import write_data
 from curation.models import create
 from curation.refs import ModelRef
-from curation.stages.selected import write_rows
 from curation.tables import schemas
 
 pytestmark = pytest.mark.whole_run
@@ -57,7 +57,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> ModelRef:
 
 @pytest.fixture(scope="module")
 def selection(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stem of the exported files: the digit of the prompt is to be repeated; one label could not be read."""
+    """The folder of the exports, by format: the digit of the prompt is to be repeated; one label could not be read."""
     rows = [
         {
             "row_id": row,
@@ -74,20 +74,22 @@ def selection(tmp_path_factory: pytest.TempPathFactory) -> Path:
         }
         for row in range(NUM_ROWS)
     ]
-    stem = tmp_path_factory.mktemp("select") / "naive"
-    write_rows([pa.Table.from_pylist(rows, schema=schemas.SELECTION)], stem)
-    return stem
+    folder = tmp_path_factory.mktemp("select")
+    for form in ("parquet", "jsonl"):
+        (folder / form / "data").mkdir(parents=True)
+        write_data(pa.Table.from_pylist(rows, schema=schemas.SELECTION).to_reader(), folder / form / "data", form)
+    return folder
 
 
 @pytest.mark.parametrize(
     ("method", "ending", "arguments", "num_rows"),
     [
-        ("sft", ".jsonl", ["--epochs", 3, "--learning-rate", 1e-2, "--lora", 0], NUM_ROWS),
-        ("grpo", ".parquet", ["--learning-rate", 1e-2, "--lora", 4, "--group", 4, "--max-tokens", 1], NUM_ROWS - 1),
+        ("sft", "jsonl", ["--epochs", 3, "--learning-rate", 1e-2, "--lora", 0], NUM_ROWS),
+        ("grpo", "parquet", ["--learning-rate", 1e-2, "--lora", 4, "--group", 4, "--max-tokens", 1], NUM_ROWS - 1),
     ],
 )
 def test_a_selection_trains_by_plain_trl(base, selection, tmp_path: Path, method, ending, arguments, num_rows):
-    command = [sys.executable, "-I", "-c", WITHOUT_US, SCRIPT, selection.with_suffix(ending), base.base]
+    command = [sys.executable, "-I", "-c", WITHOUT_US, SCRIPT, selection / ending, base.base]
     command += ["--method", method, "--batch", 8, "-o", "student", *arguments]
     done = subprocess.run([str(part) for part in command], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -20,7 +20,7 @@ from curation.config.load import as_config
 from curation.domains import get_domain
 from curation.models import create
 from curation.pipeline.opened import open_run
-from curation.refs import ModelRef, TrustRef
+from curation.refs import ModelRef
 from curation.stages.asking import AskModel
 from curation.tables.schemas import get_raw_column
 from curation.teachers import Request, load_teacher
@@ -121,8 +121,8 @@ def test_report_ranks_by_everything_that_a_model_has(folder: Path) -> None:
     assert {"trust", "given_confidence", "internal_confidence", "margin", "entropy"} <= trust.keys()
     assert trust["trust"]["auc"]["value"] > 0.7  # the numbers that came with the labels are still there
     assert generation["teacher_model"]["name"].startswith("labels made elsewhere, read by ")
-    (selection,) = (folder / "run" / "gen-0").glob("select-*/trust.jsonl")
-    assert {json.loads(line)["teacher"] for line in selection.read_text().splitlines()} == {None}
+    (selection,) = (folder / "run" / "gen-0").glob("select-*/trust.lance")
+    assert set(lance.dataset(str(selection)).to_table()["teacher"].to_pylist()) == {None}
 
 
 def test_validate_and_plan_name_the_reader(folder: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_package_filters_with_the_reader(folder: Path) -> None:
     for row_id, row in filtered.items():
         assert (row["completion"], row["mean_logprob"], row["margin"]) == pytest.approx(found[row_id], abs=1e-5)
     # The label is compared with the class that the prompt's state tells, in the run, in explain, and in the filter.
-    function = load_fitted(saved.pin(package / "trust", TrustRef))
+    function = load_fitted(saved.pin(package / "trust"))
     assert function.features[-1] == "label" and CLASS_PROBE in function.combination.names
     raw = get_raw_column("trust")
     scored = {row["row_id"]: row[raw] for row in pool.values() if row.get(raw) is not None}

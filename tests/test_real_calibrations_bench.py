@@ -9,7 +9,7 @@ from scipy.stats import bootstrap
 from benchmarks.real.promises import Sure, dealt, summed
 from curation.config import TrustConfig
 from curation.trust.parts import FIT
-from train.stack import fit_stacked_on
+from train.stack import fit_stacked
 from train.trust_loop import LabelledRows
 
 pytestmark = pytest.mark.long
@@ -67,7 +67,7 @@ def test_the_promise_by_deals_and_by_rows() -> None:
 def test_the_default_way_is_that_of_the_product_and_other_ways_are_measured() -> None:
     source, pool = drawn(600, 0), drawn(3_000, 1)
     source = source._replace(row_ids_N=np.random.default_rng(0).permutation(600))  # as rows of a deal come
-    trust = fit_stacked_on(source, TrustConfig(states=STATES), seed=3, origin={})
+    trust = fit_stacked(source, TrustConfig(states=STATES), seed=3, origin={})
     raw_N = trust.raw_with(torch.from_numpy(np.asarray(pool.hidden_ND)), pool.numbers_NK, pool.numbers)
     found = bench.stacked(source, pool, STATES, 3)
     np.testing.assert_allclose(expit(bench.average(found)(found.raw_N)), trust.to_trust(raw_N), atol=2e-3)

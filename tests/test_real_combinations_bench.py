@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 
 from curation.config import TrustConfig
 from curation.trust.parts import FIT
-from train.stack import fit_stacked_on
+from train.stack import fit_stacked
 from train.trust_loop import LabelledRows
 
 pytestmark = pytest.mark.long
@@ -38,7 +38,7 @@ def drawn(num_rows: int, seed: int) -> LabelledRows:
 
 def test_the_default_way_is_that_of_the_product() -> None:
     source, pool = drawn(300, 0), drawn(500, 1)
-    trust = fit_stacked_on(source, TrustConfig(states=STATES), seed=3, origin={})
+    trust = fit_stacked(source, TrustConfig(states=STATES), seed=3, origin={})
     expected_N = trust.raw_with(torch.from_numpy(np.asarray(pool.hidden_ND)), pool.numbers_NK, pool.numbers)
     found = bench.columns_of(source, pool, STATES, 3)
     np.testing.assert_allclose(bench.combined(found, bench.WAYS["signs"], 3), expected_N, atol=2e-3)

@@ -73,7 +73,7 @@ def test_a_search_has_a_page_and_a_run_with_its_best_yaml_fits_the_same(local_ra
 
     best = yaml.safe_load(Path(search["best_path"]).read_text())
     config.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), **best}))
-    run_part(load_config(config), "trust", alone=False)
+    run_part(load_config(config), "trust")
     stages = planned(tmp_path / "run")
     mine, theirs = (Path(stages[f"gen-0/{name}"]["outputs"]["trust"]["uri"]) for name in ("trust", "search"))
     assert mine != theirs

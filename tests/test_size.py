@@ -40,6 +40,7 @@ def test_each_is_counted_once_where_it_stands(tmp_path):
     (tmp_path / "tune" / "three.py").write_text(
         'def _one():\n    """Text."""\n    return 1\n\n\ndef _two():\n    return _one()\n\n\nprint(_two(), _two())\n'
     )
+    (tmp_path / "curation" / "page.html.j2").write_text("<p>\n</p>\n")
     found = SIZE["count"](tmp_path)
     assert {name: sorted(places) for name, places in found.items()} == {
         "functions of more than 8 parameters": ["curation/one.py:5 nine: 9"],
@@ -50,7 +51,7 @@ def test_each_is_counted_once_where_it_stands(tmp_path):
         "class names in two places or more": ["Twice: curation/one.py:4, train/two.py:1"],
         "imports within functions": ["curation/one.py:16", "curation/one.py:7"],
     }
-    assert SIZE["num_lines"](tmp_path) == {"curation": len(CODE.splitlines()), "train": 3, "tune": 10}
+    assert SIZE["num_lines"](tmp_path) == {"curation": len(CODE.splitlines()), "train": 3, "tune": 10, "templates": 2}
     assert SIZE["code_lines_a_function"](tmp_path) == (3 + 2 + 2 + 61 + 2 + 2 + 2) / 7
     SIZE["BUDGETS"] |= {"curation": 1000, "train": 3, "tune": 9}
     (line,) = SIZE["over_budget"](tmp_path)

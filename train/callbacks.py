@@ -17,23 +17,17 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from curation.errors import CommitError
-from curation.escaping import get_logger
 from curation.refs import fingerprint
 from curation.storage import durable
 from curation.storage.inside import run_around, to_record
 from curation.storage.paths import write_atomically
-from curation.telemetry.standing import format_speed
-from train import fence, preemption
+from train import fence
 from train.agreement import gather_values
-
-log = get_logger(__name__)
 
 SEAL = "sealed.json"
 """The file in a checkpoint that lists its other files with their sizes."""
 CHECKPOINT_SECONDS = 600.0
 """Maximum time between two checkpoints, even if the share of steps requires none in between."""
-PREEMPTION_SECONDS = 5.0
-"""Time between two checks whether a node of the workers drains."""
 
 
 class Kept:
@@ -128,12 +122,8 @@ def _is_good(checkpoint: Path) -> bool:
         return False
 
 
-class TerminatedError(RuntimeError):
-    """A worker received SIGTERM and saved a checkpoint, from which another process can resume."""
-
-
 class Checkpointing(TrainerCallback):
-    """A callback that adds checkpoints by time and before preemption, seals each one and removes the one before.
+    """A callback that adds checkpoints by time, seals each one and removes the one before.
 
     Leave ``save_total_limit`` of ``TrainingArguments`` unset: it would remove the last good checkpoint too early.
     """
@@ -141,38 +131,31 @@ class Checkpointing(TrainerCallback):
     def __init__(self, partial: Partial, kept: Kept | None = None) -> None:
         """Store checkpoints in ``kept``, too, if the workers do not share the folder of ``partial``."""
         self._partial, self._kept = partial, kept
-        self._saved = self._asked = time.monotonic()
-        self._is_preempted = False
+        self._saved = self._looked = time.monotonic()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Request a checkpoint if one is due by the first worker's clock, or if a worker is about to be preempted.
+        """Request a checkpoint if one is due by the first worker's clock.
 
         Raises:
             CommitError: another driver has the run directory.
         """
-        now, is_first = time.monotonic(), args.process_index == 0
-        loss = fence.find_claim_error(read=control.should_save)
-        own = (
-            loss is not None,
-            is_first and now - self._saved >= CHECKPOINT_SECONDS,
-            preemption.is_terminated(),
-            is_first and not self._is_preempted and now - self._asked >= PREEMPTION_SECONDS,
-        )
-        is_lost, is_due, is_terminated, ask = (any(flags) for flags in zip(*gather_values(own), strict=True))
-        if is_lost:
-            raise loss or CommitError("the lease was lost, as the first worker says")
-        if ask:
-            self._asked = now
-            self._is_preempted = preemption.is_preempted()
-            if self._is_preempted:
-                log.warning("a worker's node is about to go: saving a checkpoint at step %d", state.global_step)
-        if is_due or is_terminated or (ask and self._is_preempted):
-            control.should_save = True
+        lost, now = "", time.monotonic()
+        is_due = args.process_index == 0 and now - self._saved >= CHECKPOINT_SECONDS
+        if control.should_save or now - self._looked >= fence.LOOK_SECONDS:
+            self._looked = now
+            try:
+                fence.require()
+            except CommitError as error:
+                lost = str(error)
+        for lost_there, is_due_there in gather_values((lost, is_due)):
+            if lost_there:
+                raise CommitError(lost_there)
+            control.should_save = control.should_save or is_due_there
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
-        """Seal the checkpoint that all workers have written, and remove the one before; raise if SIGTERM came."""
+        """Seal the checkpoint that all workers have written, and remove the one before."""
         if args.world_size > 1:
             torch.distributed.barrier()
         if args.process_index == 0 or self._kept is not None:
@@ -181,21 +164,14 @@ class Checkpointing(TrainerCallback):
         if self._kept is not None:
             self._kept.keep(self._partial.folder)
         self._saved = time.monotonic()
-        if preemption.is_terminated():
-            raise TerminatedError(f"SIGTERM: a checkpoint was saved at step {state.global_step}; the process ends")
 
 
 class Progress(TrainerCallback):
-    """A callback that logs loss, rows/s and seconds left at each logging interval, and passes on the rows done."""
+    """A callback that passes on the rows done, the loss and the reward at each logging interval."""
 
-    def __init__(self, name: str, num_rows: int, update: Callable[[int, int], None] | None) -> None:
+    def __init__(self, num_rows: int, update: Callable[[int, int, str], None] | None) -> None:
         """Report progress out of ``num_rows``, counted over all epochs."""
-        self._name, self._num_rows, self._update = name, num_rows, update
-        self._start, self._first_step = 0.0, 0
-
-    def on_train_begin(self, args: object, state: TrainerState, control: object, **kwargs: object) -> None:
-        """Start the clock."""
-        self._start, self._first_step = time.monotonic(), state.global_step
+        self._num_rows, self._update = num_rows, update
 
     def on_log(
         self,
@@ -205,21 +181,7 @@ class Progress(TrainerCallback):
         logs: Mapping[str, float] | None = None,
         **kwargs: object,
     ) -> None:
-        """Log the progress, and pass on the rows done."""
-        num_steps = state.global_step - self._first_step
-        if not state.is_world_process_zero or not logs or "loss" not in logs or not num_steps:
-            return
-        seconds_a_step = (time.monotonic() - self._start) / num_steps
-        reward = f", reward {logs['reward']:.3f}" if "reward" in logs else ""
-        log.info(
-            "%s: step %d of %d, loss %.3f%s, %s rows/s, %.0f s left",
-            self._name,
-            state.global_step,
-            state.max_steps,
-            logs["loss"],
-            reward,
-            format_speed(self._num_rows / state.max_steps / seconds_a_step),
-            seconds_a_step * (state.max_steps - state.global_step),
-        )
-        if self._update is not None:
-            self._update(self._num_rows * state.global_step // state.max_steps, self._num_rows)
+        """Pass on the progress."""
+        if self._update is not None and state.is_world_process_zero and logs and "loss" in logs:
+            words = ", ".join(f"{name} {logs[name]:.3f}" for name in ("loss", "reward") if name in logs)
+            self._update(self._num_rows * state.global_step // state.max_steps, self._num_rows, words)

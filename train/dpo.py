@@ -20,52 +20,21 @@ from transformers import TrainingArguments
 
 from curation.config.dpo import DpoConfig
 from curation.refs import ModelRef, TableRef
-from train.epochs import RowObjective, count_accumulation_steps
+from train.epochs import RowTrainer
 from train.models import TrainingRecord, TrainingResult
 from train.sft import IGNORED, collate
-from train.stream import Loader, PreferenceSource
 from train.student import train_student
 from train.tokens import TrainingRow
-from train.trainer import SftTrainer
 
 
 def train_dpo(base: ModelRef, rows: TableRef, config: DpoConfig, **how: Any) -> TrainingResult:
     """Train ``base`` on ``prompt``, ``chosen`` and ``rejected`` of ``rows``, else as :func:`train.sft.train_sft`."""
-    count_accumulation_steps(config, config.num_workers)
     return train_student(prefer, base, rows, config, **how)
 
 
 def prefer(base: ModelRef, rows: TableRef, config: DpoConfig, **how: Any) -> TrainingRecord:
-    """Train ``base`` in each worker by :meth:`train.epochs.RowObjective.train`."""
-    return Preferences(config).train(base, rows, **how)
-
-
-class Preferences(RowObjective):
-    """The objective of preferring each pair's chosen answer."""
-
-    _reference: Any = None
-
-    def source(self, rows: TableRef, tokenizer: Any) -> PreferenceSource:
-        """Return the rows: prompts with two answers each."""
-        return PreferenceSource(
-            rows, tokenizer, max_length=self.config.max_length, chat_template=self.config.chat_template
-        )
-
-    def prepare(self, model: Any, args: TrainingArguments) -> None:
-        """Keep a frozen copy of the model as reference if all weights are trained, in the compute type."""
-        if self.config.lora is None:
-            self._reference = copy.deepcopy(model).requires_grad_(False).eval().to(args.device)
-            if args.bf16:  # not .to(dtype), which would round buffers, too: the frequencies of positions
-                for weight in self._reference.parameters():
-                    weight.data = weight.data.bfloat16()
-
-    def batch(self, rows: Sequence[TrainingRow], pad: int, mean_trust: float | None) -> dict[str, Any]:
-        """Return the sequences of :func:`make_pair_batch`."""
-        return make_pair_batch(rows, pad)
-
-    def trainer(self, loader: Loader, tokenizer: object, name: str, **settings: object) -> "DpoTrainer":
-        """Return the trainer with the preference loss."""
-        return DpoTrainer(loader, beta=self.config.beta, reference=self._reference, **settings)
+    """Train ``base`` in each worker by :meth:`train.epochs.RowTrainer.train_on`."""
+    return DpoTrainer.train_on(base, rows, config, **how)
 
 
 def make_pair_batch(rows: Sequence[TrainingRow], pad: int) -> dict[str, Any]:
@@ -100,41 +69,45 @@ def compute_preference_losses(logprob_2B: torch.Tensor, reference_2B: torch.Tens
     return -logsigmoid(beta * (chosen_B - rejected_B))
 
 
-class DpoTrainer(SftTrainer):
-    """A trainer on batches of :func:`make_pair_batch`."""
+def make_reference(model: Any, args: TrainingArguments) -> Any:
+    """Return a frozen copy of a model in the compute type."""
+    reference = copy.deepcopy(model).requires_grad_(False).eval().to(args.device)
+    if args.bf16:  # not .to(dtype), which would round buffers, too: the frequencies of positions
+        for weight in reference.parameters():
+            weight.data = weight.data.bfloat16()
+    return reference
 
-    def __init__(self, loader: Loader, *, beta: float, reference: Any, **settings: object) -> None:
-        """Compare with the ``reference`` model, or if None, with the trained model without its adapter."""
-        super().__init__(loader, loss=self._compute_pair_loss, first_step=None, **settings)
-        self._beta, self._reference = beta, reference
-        self._targets = self._reference_2B = torch.empty(0)
+
+class DpoTrainer(RowTrainer):
+    """A trainer that prefers each pair's chosen answer."""
+
+    def prepare(self, model: Any, args: TrainingArguments) -> None:
+        """Keep a copy of the model as reference if all weights are trained; else it is the model without adapter."""
+        self._reference = make_reference(model, args) if self.config.lora is None else None
+
+    def collate(self, rows: Sequence[TrainingRow]) -> dict[str, Any]:
+        """Return the sequences of :func:`make_pair_batch`."""
+        return make_pair_batch(rows, self.tokenizer.pad_token_id)
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Return the loss of a micro-batch against the reference's log-probabilities."""
-        self._targets = inputs.pop("targets")
-        self._reference_2B = self._compute_reference(inputs)
+        """Return the loss of a micro-batch against the reference's log-probabilities, computed without dropout."""
+        self._targets: torch.Tensor = inputs.pop("targets")
+        read = {name: value for name, value in inputs.items() if name not in ("labels", "row_ids")}
+        trained: Any = self.accelerator.unwrap_model(self.model)
+        reference = trained if self._reference is None else self._reference
+        was_training = reference.training
+        reference.eval()
+        bare = trained.disable_adapter() if self._reference is None else nullcontext()
+        with torch.no_grad(), bare, self.accelerator.autocast():
+            self._reference_2B = compute_sequence_logprobs(reference(**read).logits, self._targets)
+        reference.train(was_training)
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
-    @torch.no_grad()
-    def _compute_reference(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """Return the reference's log-probabilities, [2B], computed without dropout."""
-        trained: Any = self.accelerator.unwrap_model(self.model)
-        model = trained if self._reference is None else self._reference
-        read = {name: value for name, value in inputs.items() if name not in ("labels", "row_ids")}
-        was_training = model.training
-        model.eval()
-        try:
-            with trained.disable_adapter() if self._reference is None else nullcontext(), self.accelerator.autocast():
-                return compute_sequence_logprobs(model(**read).logits, self._targets)
-        finally:
-            model.train(was_training)
-
-    def _compute_pair_loss(
-        self, logits: torch.Tensor, labels_B2: torch.Tensor, num_pairs: Any = None, weights: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        logprob_2B = compute_sequence_logprobs(logits, self._targets)
-        losses_B = compute_preference_losses(logprob_2B, self._reference_2B, self._beta)
-        counts_B = labels_B2[:, 1] != IGNORED
-        return (losses_B * counts_B).sum() / (num_pairs if num_pairs is not None else counts_B.sum())
+    def compute_batch_loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+        """Return the mean loss of the pairs."""
+        logprob_2B = compute_sequence_logprobs(outputs.logits, self._targets)
+        losses_B = compute_preference_losses(logprob_2B, self._reference_2B, self.config.beta)
+        counts_B = labels[:, 1] != IGNORED
+        return (losses_B * counts_B).sum() / (num_items_in_batch if num_items_in_batch is not None else counts_B.sum())

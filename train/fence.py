@@ -8,22 +8,12 @@ then, and again before it writes.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from curation.errors import CommitError
-from curation.periodic import every
 from curation.storage.lease import LeaseClaim
 
 LOOK_SECONDS = 5.0
-"""The time between two readings of the lease."""
+"""The least time between two readings of the lease by a training that writes nothing."""
 
 _claim: LeaseClaim | None = None
-_loss: CommitError | None = None
-
-
-def find_claim_error(*, read: bool) -> CommitError | None:
-    """Return the error if another driver has the directory, by the last reading or, with ``read``, by a new one."""
-    if read:
-        _look()
-    return _loss
 
 
 def require() -> None:
@@ -39,19 +29,10 @@ def around(claim: LeaseClaim | None) -> Iterator[None]:
     Raises:
         CommitError: at its start, another driver has the directory.
     """
-    global _claim, _loss
-    _claim, _loss = claim, None
+    global _claim
+    _claim = claim
     try:
         require()
-        with every(LOOK_SECONDS, _look):
-            yield
+        yield
     finally:
         _claim = None
-
-
-def _look() -> None:
-    global _loss
-    try:
-        require()
-    except CommitError as error:
-        _loss = error

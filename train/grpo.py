@@ -31,9 +31,8 @@ from curation.models.loading import make_saved_ref
 from curation.models.own_code import get_hub_revision
 from curation.refs import ModelRef, TableRef
 from curation.tables import io
-from train.agreement import count_workers
 from train.callbacks import Checkpointing, Kept, Partial, Progress
-from train.grpo_trainer import Game, GRPOConfig, Trainer, Watch, compute_curves, select_steps, without_signal
+from train.grpo_trainer import Game, GRPOConfig, Trainer, Watch, compute_curves, find_dead_end
 from train.models import (
     TrainingRecord,
     TrainingResult,
@@ -60,7 +59,6 @@ def train_grpo(base: ModelRef, rows: TableRef, config: GrpoConfig, **how: Any) -
     ``how`` also has ``examples``, the rows of the pool, which its ``domain`` reads to grade an answer. Raise
     ``ConfigError``, too, if FSDP is requested without GPUs.
     """
-    count_answer_steps(config, config.num_workers)
     if config.sharding == "fsdp" and not config.gpus_per_worker:
         raise ConfigError(
             "sharding: fsdp needs GPUs where students learn by grpo; set gpus_per_worker, or sharding: ddp"
@@ -89,18 +87,6 @@ def _learn(
     return reinforce(base, questions, made, config, **how)
 
 
-def count_answer_steps(config: GrpoConfig, num_workers: int) -> int:
-    """Return how many micro-batches of each worker make up a step's answers, or raise ``ConfigError`` if none do."""
-    num_answers, together = config.global_batch_size * config.group_size, config.micro_batch_size * num_workers
-    if num_answers % together:
-        raise ConfigError(
-            f"global_batch_size: {config.global_batch_size} prompts x group_size {config.group_size} = {num_answers} "
-            f"answers are not a multiple of micro_batch_size {config.micro_batch_size} x num_workers {num_workers}; "
-            "change one of the four"
-        )
-    return num_answers // together
-
-
 def reinforce(
     base: ModelRef,
     questions: Questions,
@@ -109,7 +95,7 @@ def reinforce(
     *,
     seed: int,
     output: Path,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
     kept: Kept | None = None,
 ) -> TrainingRecord:
     """Train ``base`` and save the result; all, errors too, is as for :meth:`train.epochs.RowObjective.train`.
@@ -143,14 +129,14 @@ def reinforce(
         processing_class=tokenizer,
         rollout_func=game.play,
         peft_config=None if config.lora is None else make_adapter_config(model, config.lora),
-        callbacks=[Watch(config), Progress(output.name, len(order), progress), Checkpointing(unfinished, kept)],
+        callbacks=[Watch(config), Progress(len(order), progress), Checkpointing(unfinished, kept)],
     )
     trainer.game = game
     try:
         trainer.complete(unfinished)
     finally:
         rollouts.close()
-    history = select_steps(trainer.state.log_history)
+    history = [entry for entry in trainer.state.log_history if "reward" in entry]
     record = TrainingRecord(
         num_rows=len(tasks),
         num_dropped=len(questions.prompts) - len(tasks),
@@ -158,7 +144,7 @@ def reinforce(
         losses=[entry["loss"] for entry in history],
         seconds=time.monotonic() - start,
         curves=compute_curves(history),
-        stopped=without_signal(history, config),
+        stopped=find_dead_end(history, config),
         dropped=sorted({example["row_id"] for example in questions.examples} - {task.row_id for task in tasks}),
     )
     trainer.finish(unfinished, tokenizer, base, config.lora, record)
@@ -187,9 +173,9 @@ def _make_tasks(tokenizer: Any, questions: Questions, config: GrpoConfig, *, nam
 
 def _make_arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed: int, work: Path) -> GRPOConfig:
     """Return all settings for TRL. Its own defaults differ from the paper and change with its versions."""
-    accumulation = count_answer_steps(config, count_workers())
+    shared = make_arguments(config, seed=seed, work=work)
     return GRPOConfig(
-        **make_arguments(config, accumulation=accumulation, seed=seed, work=work),
+        **shared,
         # the objective
         loss_type="dapo",  # the mean over all tokens of the batch
         num_generations=config.group_size,
@@ -211,7 +197,7 @@ def _make_arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed:
         top_k=0,
         max_completion_length=config.rollouts.max_tokens,
         # the batches, of which each gives one step
-        steps_per_generation=accumulation,
+        steps_per_generation=shared["gradient_accumulation_steps"],
         shuffle_dataset=False,
         max_steps=num_steps,
         lr_scheduler_type="constant_with_warmup" if config.schedule == "constant" else config.schedule,

@@ -11,7 +11,6 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from curation.config.grpo import GrpoConfig
 from curation.domains import Domain
-from curation.json_types import JsonView
 from train.rollouts import Rollout, Rollouts, RolloutTask, Wanted, grade, make_seeds
 from train.trainer import Guarded
 
@@ -23,12 +22,7 @@ CURVES = {name: name for name in (*_REWARDS, *_STEPS)} | {"length": "completions
 """The measure of TRL or :class:`Game` for each curve of the record, by the curve's name."""
 
 
-def select_steps(log_history: Sequence[Mapping[str, object]]) -> list[JsonView]:
-    """Return the entries of a ``transformers.TrainerState``'s log that each describe a step."""
-    return [entry for entry in log_history if "reward" in entry]
-
-
-def without_signal(history: Sequence[Mapping[str, float]], config: GrpoConfig) -> str | None:
+def find_dead_end(history: Sequence[Mapping[str, float]], config: GrpoConfig) -> str | None:
     """Return why the training ends early, or ``None`` if any of the last ``patience`` steps taught something."""
     last = history[-config.patience :]
     if len(last) < config.patience or any(entry["mixed_groups"] > 0 for entry in last):
@@ -47,12 +41,9 @@ def compute_curves(history: Sequence[Mapping[str, float]]) -> dict[str, list[flo
     blocks = [history[start : start + size] for start in range(0, len(history), size)]
     found: dict[str, list[float | None]] = {"step": [float(block[-1]["step"]) for block in blocks]}
     for name, key in CURVES.items():
-        means: list[float | None] = []
-        for block in blocks:
-            values = [entry[key] for entry in block if entry.get(key) is not None]
-            means.append(float(np.mean(values)) if values else None)
-        if any(value is not None for value in means):
-            found[name] = means
+        values = [[entry[key] for entry in block if entry.get(key) is not None] for block in blocks]
+        if any(values):
+            found[name] = [float(np.mean(of_block)) if of_block else None for of_block in values]
     return found
 
 
@@ -170,5 +161,5 @@ class Watch(TrainerCallback):
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         """Stop the training if the last rewards taught nothing."""
-        if without_signal(select_steps(state.log_history), self._config):
+        if find_dead_end([entry for entry in state.log_history if "reward" in entry], self._config):
             control.should_training_stop = True

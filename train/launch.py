@@ -6,9 +6,11 @@ same resources use it too. There the loop runs in Ray Train's local mode and so 
 """
 
 import gc
+import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -18,25 +20,42 @@ import pyarrow.fs
 import ray
 import ray.train
 import ray.train.torch
+import torch
 from ray.exceptions import RayError
 
 from curation.cluster import nodes
 from curation.config import TrainSection
-from curation.errors import CommitError, RunFailedError
+from curation.errors import CommitError, ConfigError, DegenerateSourceError, RunFailedError, SourceError, TrainingError
 from curation.json_types import Json
 from curation.stopping import wait_for_call
 from curation.storage.lease import LeaseClaim
-from curation.storage.paths import Place
+from curation.storage.paths import Place, Remote, to_place, write_atomically
 from curation.tasks import find_root_error
+from curation.telemetry.standing import Update, follow_progress, note_progress
+from train import fence
 
 HEALTH_CHECK_SECONDS = "0.2"
 """The interval at which Ray Train checks its workers; its default of 2 s dominates short runs."""
-CLAIM = "claim"
-"""The task's key for the claim that a worker trains under (``train.fence``), or None."""
-FOLDER = "folder"
-"""The task's key for the path of the folder of checkpoints, for a loop in a :class:`TrainProcess`."""
+FINAL = (ConfigError, DegenerateSourceError, SourceError, TrainingError)
+"""Errors that all workers raise together and would raise again, so that the training is not retried."""
+NOTE_SECONDS, REMOTE_SECONDS = 1.0, 10.0
+"""Minimum seconds between two notes of progress, in a file system and in an object store."""
 
-Loop = Callable[[Json], None]
+
+class Notes:
+    """The progress of a training, which its first worker writes to a file and the waiting stage reads."""
+
+    def __init__(self, path: Place) -> None:
+        self._path, self._pause = path, REMOTE_SECONDS if isinstance(path, Remote) else NOTE_SECONDS
+        self._noted = -self._pause
+
+    def note(self, done: int, total: int, words: str = "") -> None:
+        """Note what is done, of how much, with ``words`` on its quality; most notes that come soon are left out."""
+        now = time.monotonic()
+        if done >= total or now - self._noted >= self._pause:
+            self._noted = now
+            with suppress(OSError):  # a training goes on where the store is away
+                note_progress(self._path, done, total, words)
 
 
 class TrainProcess:
@@ -50,13 +69,13 @@ class TrainProcess:
         )
         self._worker: Any = None
 
-    def run(self, loop: Loop, task: Json, config: TrainSection, *, name: str, storage: Place) -> None:
-        """Run ``loop(task)`` as :func:`launch` does, with up to ``config.max_failures`` further attempts."""
+    def run(self, task: Json, config: TrainSection, *, name: str, storage: Place) -> None:
+        """Run a task as :func:`launch` does, with up to ``config.max_failures`` further attempts."""
         for num_failures in range(config.max_failures + 1):
             worker: Any = self._worker or self._make.remote()
             self._worker = worker
             try:
-                wait_for_call(partial(ray.get, worker.run.remote(loop, task, name)))
+                wait_for_call(partial(ray.get, worker.run.remote(task, name, str(storage))))
                 return
             except RayError as error:
                 self.close()
@@ -75,16 +94,27 @@ class TrainProcess:
 class _Worker:
     """The actor that does the work of a :class:`TrainProcess`."""
 
-    def run(self, loop: Loop, task: Json, name: str) -> None:
-        """Run a loop as the only worker of a training."""
-        import torch
-
+    def run(self, task: Json, name: str, storage: str) -> None:
+        """Run a task as the only worker of a training."""
         alone = ray.train.ScalingConfig(num_workers=0, use_gpu=bool(ray.get_gpu_ids()))
-        config = ray.train.RunConfig(name=name, storage_path=str(Path(task[FOLDER]).parent))
-        ray.train.torch.TorchTrainer(loop, train_loop_config=task, scaling_config=alone, run_config=config).fit()
+        config = ray.train.RunConfig(name=name, storage_path=storage)
+        ray.train.torch.TorchTrainer(_run_loop, train_loop_config=task, scaling_config=alone, run_config=config).fit()
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+
+def _run_loop(task: Json) -> None:
+    """Run the loop in a worker, under the claim on the run directory; leave an error of ``FINAL`` to the driver."""
+    is_first = ray.train.get_context().get_world_rank() == 0
+    torch.set_num_threads(task["config"].cpus_per_worker)
+    with fence.around(task["claim"] if is_first else None):
+        try:
+            task["loop"](task, Notes(to_place(task["note"])) if is_first else None)
+        except FINAL as error:
+            if is_first:
+                fence.require()
+                write_atomically(to_place(task["failure"]), json.dumps([type(error).__name__, str(error)]))
 
 
 _process: ContextVar[TrainProcess | None] = ContextVar("_process", default=None)
@@ -92,49 +122,59 @@ _claim: ContextVar[LeaseClaim | None] = ContextVar("_claim", default=None)
 
 
 @contextmanager
-def trained_in(process: TrainProcess | None) -> Iterator[None]:
-    """Let launches of one worker within the context use this process, unless it is None."""
-    token = _process.set(process)
+def trained_in(process: TrainProcess | None, claim: LeaseClaim | None = None) -> Iterator[None]:
+    """Let launches of one worker within the context use this process, and all workers train under this claim."""
+    tokens = _process.set(process), _claim.set(claim)
     try:
         yield
     finally:
-        _process.reset(token)
+        _process.reset(tokens[0])
+        _claim.reset(tokens[1])
 
 
-@contextmanager
-def claimed(claim: LeaseClaim | None) -> Iterator[None]:
-    """Let workers launched within the context train under this claim on the run directory, unless it is None."""
-    token = _claim.set(claim)
-    try:
-        yield
-    finally:
-        _claim.reset(token)
+def launch(
+    loop: Callable[..., None],
+    task: Mapping[str, object],
+    config: TrainSection,
+    *,
+    name: str,
+    output: Place,
+    update: Update = lambda standing: None,
+    unit: str = "rows",
+) -> None:
+    """Run ``loop(task, notes)`` in every worker; the task also has ``config``, and the first worker has ``notes``.
 
-
-def launch(loop: Loop, task: Mapping[str, object], config: TrainSection, *, name: str, storage: Place) -> None:
-    """Run ``loop(task)`` in every worker; ``storage`` keeps checkpoints until the training ends.
+    ``<output>.ray`` keeps checkpoints until the training ends. ``update`` receives what the notes say, in ``unit``.
 
     Raises:
         RunFailedError: it failed more than ``config.max_failures`` times; the same call resumes the same ``name``.
-        CommitError: another driver has the run directory (:func:`claimed`).
+        CommitError: another driver has the run directory (:func:`trained_in`).
+        FINAL: each worker raised this error.
     """
     process, claim = _process.get(), _claim.get()
-    task = {**task, CLAIM: claim}
-    if process is not None and config.num_workers == 1 and isinstance(storage, Path):
-        storage.mkdir(parents=True, exist_ok=True)
-        process.run(loop, {**task, FOLDER: str(storage / name)}, config, name=name, storage=storage)
-    else:
-        _launch_group(loop, task, config, name=name, storage=storage)
+    storage, note, failure = (output.with_name(f"{output.name}.{kind}") for kind in ("ray", "progress", "failure"))
+    task = {**task, "loop": loop, "config": config, "claim": claim, "note": str(note), "failure": str(failure)}
+    with follow_progress(note, update, unit):
+        if process is not None and config.num_workers == 1 and isinstance(storage, Path):
+            storage.mkdir(parents=True, exist_ok=True)
+            process.run(task, config, name=name, storage=storage)
+        else:
+            _launch_group(task, config, name=name, storage=storage)
     if claim is not None:
         claim.require()
     remove(storage)
+    note.unlink(missing_ok=True)
+    if failure.is_file():
+        kind, message = json.loads(failure.read_text())
+        failure.unlink()
+        raise {error.__name__: error for error in FINAL}[kind](message)
 
 
-def _launch_group(loop: Loop, task: Json, config: TrainSection, *, name: str, storage: Place) -> None:
-    """Run ``loop(task)`` in a worker group of Ray Train."""
+def _launch_group(task: Json, config: TrainSection, *, name: str, storage: Place) -> None:
+    """Run a task in a worker group of Ray Train."""
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", HEALTH_CHECK_SECONDS)
     trainer = ray.train.torch.TorchTrainer(
-        loop,
+        _run_loop,
         train_loop_config=task,
         scaling_config=ray.train.ScalingConfig(
             num_workers=config.num_workers, use_gpu=config.gpus_per_worker > 0, resources_per_worker=config.per_worker

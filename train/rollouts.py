@@ -5,14 +5,13 @@ the group. So neither the number of workers nor a restart changes what is drawn,
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from curation.config.grpo import RolloutsConfig
 from curation.domains import Domain, Example, attempt
@@ -116,7 +115,7 @@ class Rollouts(ABC):
         return decode_tokens(self._tokenizer, tokens)
 
     def _cut(self, tokens: list[int], logprobs: list[float]) -> Rollout:
-        """Return the answer in sampled tokens, which may have padding after the answer's end."""
+        """Return the answer in sampled tokens, which may have others after the answer's end."""
         num_all, stops = len(tokens), self._config.stop
         end = next((place + 1 for place, token in enumerate(tokens) if token in self._ends), None)
         tokens = tokens[:end]
@@ -140,96 +139,55 @@ def make_seeds(seed: int, places_B: Sequence[int], group_size: int, start: int) 
 
 
 class TransformersRollouts(Rollouts):
-    """Draws by the method ``generate`` of the trained model itself."""
+    """Draws from the trained model itself, token by token."""
 
     def draw(self, wanted: Sequence[Wanted], trainer: Any) -> list[Rollout]:
-        """Return the answers; see :meth:`Rollouts.draw`."""
-        order = sorted(range(len(wanted)), key=lambda place: len(wanted[place].prompt))
+        """Return the answers; see :meth:`Rollouts.draw`. Prompts of similar length share a batch."""
+        order = sorted(range(len(wanted)), key=lambda place: len(wanted[place].prompt), reverse=True)
         found: dict[int, Rollout] = {}
         with _generating(trainer) as model:
-            for batch in self._iter_batches(order, wanted):
-                answers = self._draw(model, [wanted[place] for place in batch])
-                found.update(zip(batch, answers, strict=True))
+            while len(found) < len(wanted):
+                rest = order[len(found) :]
+                size = max(1, BATCH_TOKENS // (len(wanted[rest[0]].prompt) + self._config.max_tokens))
+                answers = self._draw(model, [wanted[place] for place in rest[:size]])
+                found.update(zip(rest[:size], answers, strict=True))
         return [found[place] for place in range(len(wanted))]
 
     def _draw(self, model: Any, wanted: Sequence[Wanted]) -> list[Rollout]:
-        """Return the answers to prompts that fit one batch."""
+        """Return the answers to prompts that fit one batch.
+
+        A token is drawn by inverting the distribution function: the only random draw is one uniform number per token.
+        """
+        device, pad = next(model.parameters()).device, self._tokenizer.pad_token_id
         width = max(len(item.prompt) for item in wanted)
-        ids_BT = torch.full((len(wanted), width), self._tokenizer.pad_token_id)
-        mask_BT = torch.zeros_like(ids_BT)
-        for row, item in enumerate(wanted):
-            ids_BT[row, width - len(item.prompt) :] = torch.tensor(item.prompt)
-            mask_BT[row, width - len(item.prompt) :] = 1
-        drawing = _Drawing([item.seed for item in wanted], self._config.temperature)
-        device = next(model.parameters()).device
-        out_BT = model.generate(
-            input_ids=ids_BT.to(device),
-            attention_mask=mask_BT.to(device),
-            generation_config=GenerationConfig(  # type: ignore[no-untyped-call]
-                max_new_tokens=self._config.max_tokens,
-                do_sample=False,
-                use_cache=True,
-                pad_token_id=self._tokenizer.pad_token_id,
-                eos_token_id=self._ends,
-                disable_compile=True,
-            ),
-            logits_processor=LogitsProcessorList([drawing]),
-            stopping_criteria=StoppingCriteriaList([_Stopped(self._decode, self._config.stop, width)]),
-        )
-        logprob_BT = torch.stack(drawing.logprobs, dim=1).cpu().tolist()
-        answers = out_BT[:, width:].cpu().tolist()
-        return list(map(self._cut, answers, logprob_BT))
-
-    def _iter_batches(self, order: Sequence[int], wanted: Sequence[Wanted]) -> Iterator[list[int]]:
-        """Yield batches of places of prompts of similar length, each of at most ``BATCH_TOKENS`` tokens."""
-        batch: list[int] = []
-        for place in order:
-            if batch and (len(wanted[place].prompt) + self._config.max_tokens) * (len(batch) + 1) > BATCH_TOKENS:
-                yield batch
-                batch = []
-            batch.append(place)
-        if batch:
-            yield batch
-
-
-class _Stopped(StoppingCriteria):
-    """A criterion that ends answers with a stop string; transformers' own needs a tokenizer that decodes any text."""
-
-    def __init__(self, text: Callable[[list[int]], str], stops: Sequence[str], width: int) -> None:
-        self._text, self._stops, self._width = text, stops, width
-        self._pieces: dict[int, str] = {}
-
-    def __call__(self, input_ids: torch.Tensor, scores: object, **kwargs: object) -> torch.Tensor:
-        """Return whether each row ends, [B]."""
-        ended_B = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
-        for row, tokens in enumerate(input_ids[:, self._width :].tolist() if self._stops else ()):
-            if (last := tokens[-1]) not in self._pieces:
-                self._pieces[last] = self._text([last])
-            can_end = any(stop[-1] in self._pieces[last] for stop in self._stops)
-            ended_B[row] = can_end and any(stop in self._text(tokens) for stop in self._stops)
-        return ended_B
-
-
-class _Drawing(LogitsProcessor):
-    """A processor that draws each row's token by inverting the distribution function, and rules out all others.
-
-    ``generate`` then takes the likeliest token. The only random draw is one uniform number per token.
-    """
-
-    def __init__(self, seeds: Sequence[int], temperature: float) -> None:
-        self._seeds_B, self._temperature = np.asarray(seeds, dtype=np.int64), temperature
-        self.logprobs: list[torch.Tensor] = []
-        """The log-probabilities of each step's drawn tokens, [B]."""
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Return scores [B, V] that are 0 at the drawn token."""
-        logprob_BV = (scores.float() / self._temperature).log_softmax(dim=-1)
-        unit_B = torch.from_numpy(hash_unit(self._seeds_B, len(self.logprobs))).to(scores.device)
-        sum_BV = logprob_BV.double().exp().cumsum(dim=-1)
-        token_B1 = torch.searchsorted(sum_BV, unit_B[:, None] * sum_BV[:, -1:], right=True)
-        token_B1 = token_B1.clamp(max=scores.shape[1] - 1)
-        self.logprobs.append(logprob_BV.gather(1, token_B1)[:, 0])
-        return torch.full_like(scores, -torch.inf).scatter_(1, token_B1, 0.0)
+        ids_BT = torch.tensor([[pad] * (width - len(item.prompt)) + item.prompt for item in wanted], device=device)
+        lengths_B1 = torch.tensor([[len(item.prompt)] for item in wanted], device=device)
+        mask_BT = (torch.arange(width, device=device) >= width - lengths_B1).long()
+        read: dict[str, Any] = {"position_ids": (mask_BT.cumsum(1) - 1).clamp(min=0), "past_key_values": None}
+        seeds_B = np.asarray([item.seed for item in wanted], dtype=np.int64)
+        tail = 2 * max(map(len, self._config.stop), default=0)  # tokens; a character may have several
+        tokens: list[list[int]] = [[] for _ in wanted]
+        logprobs: list[list[float]] = [[] for _ in wanted]
+        open_rows = set(range(len(wanted)))
+        for step in range(self._config.max_tokens):
+            output = model(input_ids=ids_BT, attention_mask=mask_BT, use_cache=True, logits_to_keep=1, **read)
+            logprob_BV = (output.logits[:, -1].float() / self._config.temperature).log_softmax(dim=-1)
+            unit_B = torch.from_numpy(hash_unit(seeds_B, step)).to(device)
+            sum_BV = logprob_BV.double().exp().cumsum(dim=-1)
+            token_B1 = torch.searchsorted(sum_BV, unit_B[:, None] * sum_BV[:, -1:], right=True)
+            token_B1 = token_B1.clamp(max=logprob_BV.shape[1] - 1)
+            of_tokens = logprob_BV.gather(1, token_B1)[:, 0].tolist()
+            for row, (token, logprob) in enumerate(zip(token_B1[:, 0].tolist(), of_tokens, strict=True)):
+                tokens[row].append(token)
+                logprobs[row].append(logprob)
+                has_stop = tail and any(stop in self._decode(tokens[row][-tail:]) for stop in self._config.stop)
+                if token in self._ends or has_stop:
+                    open_rows.discard(row)  # what is drawn after its end is cut off
+            if not open_rows:
+                break
+            ids_BT, mask_BT = token_B1, torch.cat([mask_BT, torch.ones_like(token_B1)], dim=1)
+            read = {"position_ids": read["position_ids"][:, -1:] + 1, "past_key_values": output.past_key_values}
+        return list(map(self._cut, tokens, logprobs))
 
 
 @contextmanager

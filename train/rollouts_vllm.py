@@ -19,10 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from curation.config.grpo import GrpoConfig
 from curation.errors import ConfigError, ModelError
 from curation.escaping import get_logger
-from curation.models import load_configuration
-from curation.models.footprint import DecoderShape
 from curation.models.loading import is_installed, make_engine_arguments, set_environment
-from curation.models.rollout_engine import MAX_RUNNING, count_answers, plan_rollout_engine
 from curation.refs import ModelRef
 from train.agreement import count_workers
 from train.rollouts import Rollout, Rollouts, Wanted
@@ -30,6 +27,7 @@ from train.rollouts import Rollout, Rollouts, Wanted
 log = get_logger(__name__)
 
 CPU_CACHE_BYTES = 1 << 30
+MAX_RUNNING = 256  # maximum number of answers that an engine runs at once, vLLM's default of ``max_num_seqs``
 
 _asleep: list[Any] = []
 """The sleeping engines of ended trainings."""
@@ -105,10 +103,9 @@ class VllmRollouts(Rollouts):
         logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
         self._sleeps = config.gpus_per_worker > 0  # a CPU has no sleep mode
         self._owns_group = not torch.distributed.is_initialized()
-        shape = DecoderShape.of(load_configuration(model).to_dict())
-        gpu_bytes = torch.cuda.mem_get_info()[1] if self._sleeps else None
-        division = plan_rollout_engine(shape, config, dtype=dtype, gpu_bytes=gpu_bytes)
-        self._group = _make_group(division.tensor_parallel)
+        ranks = config.rollouts.tensor_parallel
+        answers = config.global_batch_size * config.group_size // config.num_workers * ranks
+        self._group = _make_group(ranks)
         set_num_threads = torch.set_num_threads
         try:
             with patch_environment(**_find_ranks()):
@@ -118,9 +115,9 @@ class VllmRollouts(Rollouts):
                     model,
                     dtype=dtype,
                     max_model_len=longest_prompt + config.rollouts.max_tokens,
-                    max_num_seqs=min(count_answers(config, division.tensor_parallel), MAX_RUNNING),
-                    tensor_parallel_size=division.tensor_parallel,
-                    gpu_memory_utilization=division.gpu_memory,
+                    max_num_seqs=min(answers, MAX_RUNNING),
+                    tensor_parallel_size=ranks,
+                    gpu_memory_utilization=config.rollouts.gpu_memory,
                     distributed_executor_backend="uni" if self._owns_group else "external_launcher",
                 )
         except (RuntimeError, ValueError, OSError, AssertionError, ImportError, AttributeError, KeyError) as error:

@@ -14,54 +14,22 @@ from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, TrainingArguments
 from transformers.utils import is_flash_attn_2_available
 
 from curation.config import SftConfig
 from curation.errors import ConfigError
 from curation.refs import ModelRef, TableRef
-from curation.storage.paths import Place
-from curation.telemetry.standing import Update
-from train.epochs import RowObjective, count_accumulation_steps
+from train.epochs import RowTrainer
 from train.models import TrainingRecord, TrainingResult
-from train.stream import Loader, TokenSource
 from train.student import train_student
 from train.tokens import TrainingRow
-from train.trainer import FirstStep, SftTrainer
+from train.trainer import FirstStep
 
 IGNORED = -100
 TOLERANCE = 1e-6
 """The largest change of a row's logits with the row before it, over the largest logit, at which rows are kept apart."""
-
-
-def pack(rows: Sequence[TrainingRow], mean_trust: float | None = None) -> dict[str, Any]:
-    """Return a batch without padding: ``input_ids`` and ``position_ids`` int64 [1, T], T tokens of all rows together.
-
-    The rows follow each other in one sequence, and positions restart at each. Attention must keep them apart: in
-    transformers it does where a model builds its mask from ``position_ids`` (a block mask with ``sdpa``) or hands them
-    to FlashAttention; :func:`check` tests whether a row's logits change with the row before it.
-
-    ``logits_to_keep`` int64 [K]: the positions whose next token is a label, and one more. ``labels`` int64 [1, K]:
-    these tokens, after one that is ignored, as :func:`train.sft.compute_completion_loss` shifts them. With
-    ``mean_trust`` also ``weights`` float32 [1, K - 1]: the trust of each label's row over it.
-    """
-    positions: list[int] = []
-    weights: list[float] = []
-    labels, begin = [IGNORED], 0
-    for row in rows:
-        ids, start = row["input_ids"], max(row["num_prompt"], 1)
-        positions += range(begin + start - 1, begin + len(ids) - 1)
-        labels += ids[start:]
-        if mean_trust is not None:
-            weights += [row["trust"] / mean_trust] * (len(ids) - start)
-        begin += len(ids)
-    return {
-        "input_ids": torch.tensor([[token for row in rows for token in row["input_ids"]]]),
-        "position_ids": torch.tensor([[place for row in rows for place in range(len(row["input_ids"]))]]),
-        "labels": torch.tensor([labels]),
-        "logits_to_keep": torch.tensor([*positions, begin - 1]),
-        "row_ids": [row["row_id"] for row in rows],
-    } | ({} if mean_trust is None else {"weights": torch.tensor([weights])})
 
 
 @torch.no_grad()
@@ -85,55 +53,60 @@ def check(model: PreTrainedModel) -> None:
         )
 
 
-def train_sft(
-    base: ModelRef,
-    rows: TableRef,
-    config: SftConfig,
-    *,
-    seed: int,
-    output: Place,
-    name: str,
-    update: Update = lambda standing: None,
-) -> TrainingResult:
-    """Fine-tune ``base`` on the ``prompt`` and ``completion`` columns of ``rows``, and save the student to ``output``.
+def train_sft(base: ModelRef, rows: TableRef, config: SftConfig, **how: Any) -> TrainingResult:
+    """Fine-tune ``base`` on ``prompt`` and ``completion`` of ``rows`` by :func:`train.student.train_student`.
 
-    The order of rows follows from their ids, their lengths and the seed. Errors are those of
-    :func:`train.student.train_student`, and ``ConfigError`` if the batch sizes do not divide.
+    The order of rows follows from their ids, their lengths and the seed.
     """
-    count_accumulation_steps(config, config.num_workers)
-    return train_student(fine_tune, base, rows, config, seed=seed, output=output, name=name, update=update)
+    return train_student(fine_tune, base, rows, config, **how)
 
 
-def collate(rows: Sequence[TrainingRow], pad: int, mean_trust: float | None = None) -> dict[str, Any]:
-    """Pad a batch on the right: ``input_ids``, ``attention_mask`` int64 [B, T], ``labels`` int64 [B, K], ``row_ids``.
+def fine_tune(base: ModelRef, rows: TableRef, config: SftConfig, **how: Any) -> TrainingRecord:
+    """Fine-tune ``base`` in each worker by :meth:`train.epochs.RowTrainer.train_on`."""
+    return SftTrainer.train_on(base, rows, config, **how)
 
-    With ``mean_trust`` also ``weights`` float32 [B, 1]: each row's trust over it.
 
-    Labels are the ids at the last K positions, ``IGNORED`` outside the completion. The first of these positions is the
-    one before the batch's first completion, because its logits predict that completion's first token. A batch of no
-    rows, as the last step may give some workers, is one padding token without a label.
+def collate(
+    rows: Sequence[TrainingRow], pad: int, mean_trust: float | None = None, *, packing: bool = False
+) -> dict[str, Any]:
+    """Return a batch: ``input_ids`` int64 [B, T], ``labels`` int64 [B, K], the K positions whose logits are needed.
+
+    A row is padded on the right: ``attention_mask`` int64 [B, T]. Labels are the ids at the last K positions
+    (``logits_to_keep``), ``IGNORED`` outside the completion; the first of these positions is the one before the
+    batch's first completion, because its logits predict that completion's first token. ``weights`` float32 [B, 1] is
+    each row's trust over ``mean_trust``, unless that is None. A batch of no rows, as the last step may give some
+    workers, is one padding token without a label.
+
+    With ``packing`` all rows follow each other in one, and ``position_ids`` int64 [1, T] restart at each. Attention
+    must keep them apart: in transformers it does where a model builds its mask from ``position_ids`` (a block mask with
+    ``sdpa``) or hands them to FlashAttention; :func:`check` tests whether a row's logits change with the row before it.
+    ``logits_to_keep`` int64 [K] are then the positions whose next token is a label, and one more. ``labels`` int64
+    [1, K] are these tokens, after one that is ignored, and ``weights`` [1, K - 1] those of the labels' rows.
     """
-    if not rows:
-        nothing = {"input_ids": torch.tensor([[pad]]), "labels": torch.tensor([[IGNORED]])}
-        return nothing | {"attention_mask": torch.tensor([[1]]), "logits_to_keep": 1, "row_ids": []}
-    weights = {} if mean_trust is None else {"weights": torch.tensor([[row["trust"] / mean_trust] for row in rows])}
-    width = max(len(row["input_ids"]) for row in rows)
-    first = max(min(row["num_prompt"] for row in rows) - 1, 0)
-    ids_BT = torch.full((len(rows), width), pad)
-    mask_BT = torch.zeros_like(ids_BT)
-    labels_BT = torch.full_like(ids_BT, IGNORED)
-    for index, row in enumerate(rows):
-        ids, start = torch.tensor(row["input_ids"]), row["num_prompt"]
-        ids_BT[index, : len(ids)] = ids
-        mask_BT[index, : len(ids)] = 1
-        labels_BT[index, start : len(ids)] = ids[start:]
-    return {
-        "input_ids": ids_BT,
-        "attention_mask": mask_BT,
-        "labels": labels_BT[:, first:],
-        "logits_to_keep": width - first,
-        "row_ids": [row["row_id"] for row in rows],
-    } | weights
+    ids = [torch.tensor(row["input_ids"]) for row in rows] or [torch.tensor([pad])]
+    starts = [max(row["num_prompt"], 1) for row in rows] or [1]
+    labels = [
+        torch.where(torch.arange(len(each)) < start, IGNORED, each) for each, start in zip(ids, starts, strict=True)
+    ]
+    trusts = None if mean_trust is None or not rows else torch.tensor([[row["trust"] / mean_trust] for row in rows])
+    batch: dict[str, Any] = {"row_ids": [row["row_id"] for row in rows]}
+    if packing and rows:
+        labels_T = torch.cat(labels)
+        (kept,) = torch.nonzero(labels_T != IGNORED, as_tuple=True)
+        batch["input_ids"] = torch.cat(ids)[None]
+        batch["position_ids"] = torch.cat([torch.arange(len(each)) for each in ids])[None]
+        batch["labels"] = torch.cat([torch.tensor([IGNORED]), labels_T[kept]])[None]
+        batch["logits_to_keep"] = torch.cat([kept - 1, torch.tensor([len(labels_T) - 1])])
+        if trusts is not None:
+            lengths = torch.tensor([len(each) for each in ids])
+            batch["weights"] = trusts[:, 0].repeat_interleave(lengths)[kept][None]
+        return batch
+    batch["input_ids"] = pad_sequence(ids, batch_first=True, padding_value=pad)
+    batch["attention_mask"] = pad_sequence([torch.ones_like(each) for each in ids], batch_first=True)
+    first = min(starts) - 1
+    batch["labels"] = pad_sequence(labels, batch_first=True, padding_value=IGNORED)[:, first:]
+    batch["logits_to_keep"] = batch["labels"].shape[1]
+    return batch if trusts is None else batch | {"weights": trusts}
 
 
 def compute_completion_loss(
@@ -158,32 +131,29 @@ def compute_completion_loss(
     return total / (num_tokens if num_tokens is not None else (targets != IGNORED).sum())
 
 
-def fine_tune(base: ModelRef, rows: TableRef, config: SftConfig, **how: Any) -> TrainingRecord:
-    """Fine-tune ``base`` in each worker by :meth:`train.epochs.RowObjective.train`."""
-    return Supervised(config).train(base, rows, **how)
-
-
-class Supervised(RowObjective):
-    """The objective of learning each row's completion."""
-
-    def source(self, rows: TableRef, tokenizer: Any) -> TokenSource:
-        """Return the rows: prompts and completions."""
-        config = self.config
-        read = {"chat_template": config.chat_template, "with_trust": config.weight_by_trust}
-        return TokenSource(rows, tokenizer, max_length=config.max_length, **read)
+class SftTrainer(RowTrainer):
+    """A trainer that learns each row's completion."""
 
     def prepare(self, model: Any, args: TrainingArguments) -> None:
         """Set the model's attention for packed rows; raise ``ConfigError`` if they would read each other."""
-        if self.config.packing:
+        config = self.config
+        self._first_step = FirstStep(self.name, self.tokenizer, IGNORED) if config.check_first_step else None
+        if config.packing:
             check(model)
             if args.device.type == "cuda" and args.bf16 and is_flash_attn_2_available():
                 model.set_attn_implementation("flash_attention_2")
 
-    def batch(self, rows: Sequence[TrainingRow], pad: int, mean_trust: float | None) -> dict[str, Any]:
+    def collate(self, rows: Sequence[TrainingRow]) -> dict[str, Any]:
         """Return the rows as a padded or a packed batch."""
-        return pack(rows, mean_trust) if self.config.packing and rows else collate(rows, pad, mean_trust)
+        return collate(rows, self.tokenizer.pad_token_id, self.rows.mean_trust, packing=self.config.packing)
 
-    def trainer(self, loader: Loader, tokenizer: object, name: str, **settings: object) -> SftTrainer:
-        """Return the trainer with the mean loss of the completions' tokens."""
-        first_step = FirstStep(name, tokenizer, IGNORED) if self.config.check_first_step else None
-        return SftTrainer(loader, loss=compute_completion_loss, first_step=first_step, **settings)
+    def compute_batch_loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+        """Return the mean loss of the completions' tokens."""
+        if self._first_step is not None and self.state.global_step == 0:
+            self._first_step.add(outputs.logits, labels)
+        return compute_completion_loss(outputs.logits, labels, num_items_in_batch, self.weights)
+
+    def _get_grad_norm(self, model: object, grad_norm: object = None) -> Any:
+        if self._first_step is not None and self.state.global_step == 0:
+            self._first_step.check()
+        return super()._get_grad_norm(model, grad_norm)

@@ -2,17 +2,15 @@
 
 The labelled rows fall into folds by a seeded hash. Members read the states: a linear probe of each state and one of all
 side by side (``train.probes``), where labels are a closed set a probe of the class (``train.probes``), and from
-``network_rows`` rows on a network a fold, fitted by Ray Train on the other folds. A row's logits come from weights that
+``network_rows`` rows on a network a fold, fitted on the other folds. A row's logits come from weights that
 have not seen it. Then the whole stack is taken, unless cross-validation finds a simpler function ahead of it: one free
 signal, or the numbers of the answers together.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
-import ray
 import torch
 
 from curation.arms import TRUST, Column, free_of, is_free
@@ -22,107 +20,40 @@ from curation.errors import DegenerateSourceError, SourceError
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json
 from curation.metrics import compute_auc_value
-from curation.refs import TableRef, TrustRef, fingerprint
-from curation.storage.paths import Place
-from curation.tables import io
 from curation.trust.class_probe import CLASS_PROBE, LABEL, ClassProbe
 from curation.trust.components import PrincipalComponents
 from curation.trust.deep_ensemble import DeepEnsemble
-from curation.trust.neural import NeuralTrust
 from curation.trust.parts import FIT, UNUSED, VALIDATION
-from curation.trust.stacked import NETWORKS, Probes, StackedTrust, Trees, list_stored_numbers
-from train import course
+from curation.trust.stacked import NETWORKS, Probes, StackedTrust, Trees
 from train.combining import NUM_LEADS, Candidate, Folded, assign_folds, choose_candidate, has_spread
-from train.launch import remove
-from train.probes import ClosedLabels, fit_class_probe, fit_probe, with_classes
+from train.probes import fit_class_probe, fit_probe
 from train.recipe import Recipe, parse_recipe
 from train.rounding import compute_raw_at, decide_dtype
-from train.trust import (
-    compute_components,
-    compute_logits_at,
-    describe_origin,
-    fit_member,
-    fit_neural_on,
-    project_rows,
-    read_labelled_rows,
-)
-from train.trust_loop import LabelledRows, Shard
+from train.trust import compute_components, compute_logits_at, fit_neural, project_rows
+from train.trust_loop import LabelledRows, Note, drop_note, note_part
 
 STACKED, CONFIDENCE = "stacked", "fitted_confidence"
 STOPPING = 0.125
 """The share of the other folds' rows by which a fold's network is stopped early."""
-FitNetwork = Callable[[LabelledRows, TrustConfig, int, int], NeuralTrust]
-"""A function from rows with their folds, settings, the left-out fold and a seed to the network of the other folds."""
 
 
 def fit_stacked(
-    labels: TableRef,
-    grades: TableRef,
-    config: TrustConfig,
-    *,
-    seed: int,
-    output: Place,
-    closed: ClosedLabels | None = None,
-    **options: object,
-) -> TrustRef:
-    """Fit a stack and save it to ``output``; its networks are fitted by Ray Train.
-
-    ``closed``: the labels, if they are a closed set.
-
-    Raises:
-        DegenerateSourceError, SourceError: as :func:`fit_confidence`.
-        ConfigError: an option is unknown or has a value that is not allowed.
-        RunFailedError: a network failed more than ``config.max_failures`` times; the same call resumes it.
-    """
-    rows, origin = _read(labels, grades, config, seed, output)
-    if closed is not None and config.states:
-        rows = with_classes(rows, labels, closed)
-    output = output.resolve()
-    kept = output.with_name(f"{output.name}.folds")
-    shared: list[Any] = []
-
-    def by_ray(folded: LabelledRows, settings: TrustConfig, fold: int, own: int) -> NeuralTrust:
-        if not shared:
-            shared.append(ray.put(tuple(folded)))
-        place = kept / fingerprint([origin, options]) / str(fold)
-        of_network = {**origin, "config": settings.model_dump(mode="json")}
-        return fit_member(partial(fit_network_on, fold=fold), shared[0], settings, of_network, own, place)
-
-    found = fit_stacked_on(rows, config, seed=seed, origin=origin, fit_network=by_ray, **options).save(output)
-    if shared:
-        remove(kept)
-    return found
-
-
-def fit_confidence(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, output: Place) -> TrustRef:
-    """Fit a function of the answers' numbers alone, without the states, and save it to ``output``.
-
-    Raises:
-        DegenerateSourceError: all labels are right, or all are wrong.
-        SourceError: the labels hold no number that differs between rows.
-    """
-    rows, origin = _read(labels, grades, config, seed, output)
-    return fit_confidence_on(rows, config, seed=seed, origin=origin).save(output.resolve())
-
-
-def _read(
-    labels: TableRef, grades: TableRef, config: TrustConfig, seed: int, output: Place
-) -> tuple[LabelledRows, Json]:
-    numbers = list_stored_numbers(io.open_table(labels).schema)
-    rows = read_labelled_rows(labels, grades, config, seed=seed, numbers=numbers)
-    return rows, describe_origin(labels, grades, config, seed, output)
-
-
-def fit_stacked_on(
     rows: LabelledRows,
     config: TrustConfig,
     *,
     seed: int,
     origin: Mapping[str, object],
-    fit_network: FitNetwork | None = None,
+    note: Note = drop_note,
     **options: object,
 ) -> StackedTrust:
-    """Return a stack of these rows; see :func:`fit_stacked`. By default networks are fitted in this process."""
+    """Return a stack of these rows with the settings ``options`` (:class:`train.recipe.Recipe`).
+
+    Raises:
+        DegenerateSourceError: all labels are right, or all are wrong.
+        SourceError: the labels hold no number that differs between rows.
+        ConfigError: an option is unknown or has a value that is not allowed.
+        RunFailedError: the loss of a network is not finite.
+    """
     recipe = parse_recipe(options)
     stack = _Stack(rows, config, recipe, seed)
     free = stack.free
@@ -138,37 +69,20 @@ def fit_stacked_on(
         stack.fit_probes()
         stack.fit_class_probe()
         if stack.num_rows >= recipe.network_rows:
-            stack.fit_networks(fit_network)
+            stack.fit_networks(note)
         stacked = stack.all_columns()
     simpler = [*free, *([] if stacked is numbers else [numbers])]
     taken, choice = choose_candidate(simpler, stacked, stack.correct_M, recipe.proof)
     return stack.made(taken, origin, choice)
 
 
-def fit_confidence_on(
-    rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, object]
+def fit_confidence(
+    rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, object], note: Note = drop_note
 ) -> StackedTrust:
-    """Fit one logistic regression on the numbers of the rows' answers; see :func:`fit_confidence`."""
+    """Fit one logistic regression on the numbers of the rows' answers, without the states."""
     stack = _Stack(rows, config, Recipe(), seed)
     few = stack.rarer < 2 * stack.recipe.folds
     return stack.made(stack.free[0] if few else stack.fit_logistic(CONFIDENCE, []), origin, None)
-
-
-def fit_network_on(
-    rows: LabelledRows,
-    config: TrustConfig,
-    *,
-    fold: int,
-    seed: int,
-    origin: Mapping[str, object],
-    shard: Shard | None = None,
-) -> NeuralTrust:
-    """Return a network of all folds (``rows.part_N``) but one; some of their rows are for early stopping."""
-    unit_N = rows.row_ids_N if rows.cluster_N is None else rows.cluster_N
-    stops_N = hash_unit(unit_N, derive(seed, "stopping")) < STOPPING
-    part_N = np.where(stops_N, np.int8(VALIDATION), np.int8(FIT))
-    part_N[(rows.part_N == fold) | (rows.part_N < 0)] = UNUSED
-    return fit_neural_on(rows._replace(part_N=part_N), config, seed=seed, origin=origin, shard=shard)
 
 
 class _Stack:
@@ -257,23 +171,25 @@ class _Stack:
             weights, biases, centre_D = pca.fold(weights, biases, centre_D)
         self._probes = Probes([name for name, _ in self._members], weights, biases, centre_D)
 
-    def fit_networks(self, fit_network: FitNetwork | None) -> None:
-        """Fit one network per fold; a new row's logit is that of their mean probability."""
-        fold_N = np.full(len(self._rows.part_N), UNUSED, dtype=np.int8)
+    def fit_networks(self, note: Note) -> None:
+        """Fit one network per fold on the other folds; a new row's logit is that of their mean probability.
+
+        Some rows of the other folds are for early stopping.
+        """
+        rows, settings, num_folds = self._rows, self.recipe.network(self._config), self.recipe.folds
+        fold_N = np.full(len(rows.part_N), UNUSED)
         fold_N[self._used_M] = self._folded.fold_M
-        rows, settings = self._rows._replace(part_N=fold_N), self.recipe.network(self._config)
         if (pca := self._compute_components()) is not None:
             rows, settings = project_rows(rows, pca), settings.model_copy(update={"pca": None})
         out_M, rounded_M, nets = np.empty(self.num_rows), np.empty(self.num_rows), []
         asked = self._config.score_dtype
-        for fold in range(self.recipe.folds):
+        for fold in range(num_folds):
             own = derive(self._seed, f"fold {fold}")
-            with course.part(fold, self.recipe.folds):
-                network = (
-                    fit_network_on(rows, settings, fold=fold, seed=own, origin={})
-                    if fit_network is None
-                    else fit_network(rows, settings, fold, own)
-                )
+            stops_N = hash_unit(rows.row_ids_N if rows.cluster_N is None else rows.cluster_N, derive(own, "stopping"))
+            part_N = np.where(stops_N < STOPPING, np.int8(VALIDATION), np.int8(FIT))
+            part_N[(fold_N == fold) | (fold_N < 0)] = UNUSED
+            of_others = rows._replace(part_N=part_N)
+            network = fit_neural(of_others, settings, seed=own, origin={}, note=note_part(note, fold, num_folds))
             held_M = self._folded.fold_M == fold
             out_M[held_M] = compute_logits_at(network, rows, self._used_M[held_M])
             if asked != "float32":

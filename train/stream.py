@@ -1,35 +1,36 @@
-"""Rows of a selection as batches of tokens, read from the table while a training runs.
+"""Rows of a selection as token ids, in batches whose order follows from the seed.
 
-A worker keeps the position and the length of each row (12 bytes), the order of an epoch (8 bytes a row) and the text of
-two blocks of rows. It reads and tokenises a block while the block before it is trained on.
+The rows are tokenised once, into a file on this worker's disk that is mapped into memory. In memory a worker keeps the
+position, the length and the order of each row (20 bytes).
 """
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any
 
 import lance
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import torch
+from datasets import Dataset as ArrowRows
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
-from curation.arrays import Float64s, Int64s
+from curation.arrays import Int64s
+from curation.config import LmStudentConfig
 from curation.domains.pair import format_continuation
 from curation.refs import TableRef
 from curation.tables import io
-from train.agreement import gather_values
+from train.agreement import count_workers, gather_values
 from train.tokens import Pair, TrainingRow, count_tokens, tokenize
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 GROUPED_BATCHES = 50
 """The number of global batches within which rows are sorted by length, as in ``transformers``."""
+SCAN_ROWS = 4096
+"""Number of rows that a worker tokenises at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,41 +78,104 @@ class Order:
         return ordered
 
 
-@dataclass(frozen=True)
-class Division:
-    """A division of an :class:`Order`'s steps among workers, each of which computes equally many micro-batches."""
+class Division(BatchSampler):
+    """The micro-batches of one worker; all workers compute equally many, and together the steps of an ``Order``."""
 
-    order: Order
-    micro_batch_size: int
-    rank: int
-    num_workers: int
+    def __init__(self, order: Order, micro_batch_size: int, rank: int, num_workers: int) -> None:
+        self._order, self._rank, self._num_workers, self._epoch = order, rank, num_workers, 0
+        num_full, rest = divmod(len(order.lengths_N), order.global_batch_size)
+        self.num_per_step = order.global_batch_size // (micro_batch_size * num_workers)
+        self.num_per_epoch = num_full * self.num_per_step + -(-rest // (micro_batch_size * num_workers))
 
-    @property
-    def num_per_step(self) -> int:
-        """The number of micro-batches of each worker in a full step."""
-        return self.order.global_batch_size // (self.micro_batch_size * self.num_workers)
-
-    @property
-    def num_per_epoch(self) -> int:
-        """The number of micro-batches of each worker in an epoch."""
-        num_full, rest = divmod(len(self.order.lengths_N), self.order.global_batch_size)
-        return num_full * self.num_per_step + -(-rest // (self.micro_batch_size * self.num_workers))
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch; ``transformers`` calls this too, below a sampler that skips batches."""
+        self._epoch = epoch
 
     def micro_batch(self, epoch: int, number: int) -> Int64s:
-        """Return the rows of this worker's micro-batch ``number`` of an epoch; the last step may have fewer or none.
+        """Return the rows of micro-batch ``number`` of an epoch; the last step may have fewer or none.
 
         Rows of similar length go to the workers at the same time.
         """
         step, turn = divmod(number, self.num_per_step)
         num_turns = min(self.num_per_step, self.num_per_epoch - step * self.num_per_step)
-        parts = np.array_split(self.order.step(epoch, step), num_turns * self.num_workers)
-        return parts[turn * self.num_workers + self.rank]
+        parts = np.array_split(self._order.step(epoch, step), num_turns * self._num_workers)
+        return parts[turn * self._num_workers + self._rank]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (self.micro_batch(self._epoch, number).tolist() for number in range(self.num_per_epoch))
+
+    def __len__(self) -> int:
+        return self.num_per_epoch
 
 
-SCAN_ROWS = 4096
-"""Number of rows that are tokenised at a time to measure their lengths."""
-BLOCK_ROWS = 1024
-"""Number of rows of a block, which has at least one micro-batch."""
+class TokenRows(Dataset[TrainingRow]):
+    """The rows of a table that fit a training's ``max_length``, as token ids, in the order of their row ids."""
+
+    def __init__(self, table: TableRef, tokenizer: Any, config: LmStudentConfig, file: Path) -> None:
+        """Tokenise the rows into ``file``; the workers of a training share the work, so all of them call this.
+
+        Rows are a prompt and a completion or, for ``method: dpo``, a chosen and a rejected answer, with their trust if
+        ``weight_by_trust`` is set.
+        """
+        dataset: Any = lance.dataset(table.uri, version=table.version)
+        answers = ["chosen", "rejected"] if config.method == "dpo" else ["completion"]
+        with_trust = getattr(config, "weight_by_trust", False)
+        columns = ["row_id", "prompt", *answers, *(["trust"] if with_trust else [])]
+        fields = {"row_id": pa.int64(), "input_ids": pa.list_(pa.int32()), "num_prompt": pa.int32()}
+        fields |= {"rejected": fields["input_ids"]} if len(answers) > 1 else {}
+        fields |= {"trust": pa.float64()} if with_trust else {}
+        self.num_rows: int = dataset.count_rows()
+        num_workers = count_workers()
+        rank = torch.distributed.get_rank() if num_workers > 1 else 0
+        lengths, digest = [np.empty(0, np.int32)], 0
+        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, pa.schema(fields)) as writer:
+            for start in range(0, self.num_rows, SCAN_ROWS * num_workers):
+                first = min(start + rank * SCAN_ROWS, self.num_rows)
+                part = dataset.to_table(columns, offset=first, limit=min(SCAN_ROWS, self.num_rows - first))
+                rows = _tokenize(part, tokenizer, config, answers)
+                own = sum(int.from_bytes(hashlib.blake2b(repr(row).encode(), digest_size=16).digest()) for row in rows)
+                counts = np.array([count_tokens(row) for row in rows], np.int32)
+                batch = pa.RecordBatch.from_pylist(rows, schema=pa.schema(fields))
+                for batch_there, counts_B, sum_of_digests in gather_values((batch, counts, own)):
+                    writer.write_batch(batch_there)
+                    lengths.append(counts_B)
+                    digest += sum_of_digests
+        self.digest = f"{digest % 2**128:032x}"
+        """Digest of all rows, whatever their order in the table."""
+        self._rows = ArrowRows.from_file(str(file))
+        lengths_N, row_ids_N = np.concatenate(lengths), self._rows.data["row_id"].to_numpy()
+        by_id_N = np.argsort(row_ids_N, kind="stable")
+        fits_N = lengths_N[by_id_N] <= config.max_length
+        self._positions_N = by_id_N[fits_N]
+        self.lengths_N = lengths_N[self._positions_N]
+        """The number of tokens of each row."""
+        self.dropped_M: Int64s = row_ids_N[by_id_N[~fits_N]]
+        """The ids of the rows with more tokens than the limit, ascending."""
+        self.mean_trust: float | None = None
+        """Mean trust of the rows, or None if trust is not read or no row fits."""
+        if with_trust and len(self):
+            self.mean_trust = float(self._rows.data["trust"].to_numpy()[self._positions_N].mean())
+
+    def __len__(self) -> int:
+        return len(self._positions_N)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[TrainingRow]:
+        found: list[Any] = self._rows.__getitems__(self._positions_N[list(indices)].tolist()) if len(indices) else []
+        return found
+
+
+def _tokenize(table: pa.Table, tokenizer: Any, config: LmStudentConfig, answers: Sequence[str]) -> list[TrainingRow]:
+    """Return all rows of a table as token ids, whatever their length."""
+    prompts, template = table["prompt"].to_pylist(), config.chat_template
+    found = []
+    for name in answers:
+        texts = table[name].to_pylist()
+        completions = texts if name == "completion" else map(format_continuation, prompts, texts)
+        found.append(tokenize(tokenizer, list(map(Pair, prompts, completions)), None, chat_template=template))
+    kept = table.select([name for name in ("row_id", "trust") if name in table.column_names]).to_pylist()
+    worse = [{"rejected": row["input_ids"]} for row in found[1]] if len(found) > 1 else [{} for _ in kept]
+    rows: list[Any] = [{**row, **of_row, **other} for row, of_row, other in zip(found[0], kept, worse, strict=True)]
+    return rows
 
 
 def write_pairs(pairs: Sequence[Pair], path: Path) -> TableRef:
@@ -121,157 +185,14 @@ def write_pairs(pairs: Sequence[Pair], path: Path) -> TableRef:
     return io.write(pa.Table.from_pylist(rows, schema=schema), str(path))
 
 
-class Survey(NamedTuple):
-    """Statistics of all rows before a training's first step; the N kept ones are in the order of their row ids."""
-
-    positions_N: Int64s
-    """The position of each kept row in the table."""
-    lengths_N: npt.NDArray[np.int32]
-    """The number of tokens of each kept row."""
-    dropped_M: Int64s
-    """The ids of the rows with more tokens than the limit, ascending."""
-    digest: str
-    """Digest of all rows as they are read, whatever their order in the table."""
-    mean_trust: float | None
-    """Mean trust of the kept rows, or None if trust is not read or no row is kept."""
-
-
-class TokenSource:
-    """A table of prompts and completions, as token ids."""
-
-    text: ClassVar[Sequence[str]] = ("row_id", "prompt", "completion")
-    """The columns that make up a row."""
-
-    def __init__(
-        self,
-        rows: TableRef,
-        tokenizer: "PreTrainedTokenizerBase",
-        *,
-        max_length: int,
-        chat_template: bool,
-        with_trust: bool = False,
-    ) -> None:
-        """Read the column ``trust``, too, if ``with_trust`` is set."""
-        self._table = lance.dataset(rows.uri, version=rows.version)
-        self._tokenizer, self._max_length, self._chat_template = tokenizer, max_length, chat_template
-        self._columns = [*self.text, "trust"] if with_trust else [*self.text]
-        self.num_rows: int = self._table.count_rows()
-
-    def survey(self, rank: int = 0, num_workers: int = 1) -> Survey:
-        """Measure all rows; the workers of a training share the work, so all of them call it."""
-        first, last = (self.num_rows * worker // num_workers for worker in (rank, rank + 1))
-        ids, lengths, trusts, digests = zip(*gather_values(self._measure_share(first, last - first)), strict=True)
-        row_ids_N, lengths_N, trusts_N = np.concatenate(ids), np.concatenate(lengths), np.concatenate(trusts)
-        by_id_N = np.argsort(row_ids_N, kind="stable")
-        fits_N = lengths_N[by_id_N] <= self._max_length
-        positions_N = by_id_N[fits_N]
-        return Survey(
-            positions_N=positions_N,
-            lengths_N=lengths_N[positions_N],
-            dropped_M=row_ids_N[by_id_N[~fits_N]],
-            digest=f"{sum(digests) % 2**128:032x}",
-            mean_trust=float(trusts_N[positions_N].mean()) if "trust" in self._columns and len(positions_N) else None,
-        )
-
-    def _measure_share(self, first: int, num: int) -> tuple[Int64s, npt.NDArray[np.int32], Float64s, int]:
-        """Return ids, lengths and trust of ``num`` rows from ``first`` on, and the sum of their digests."""
-        row_ids, lengths, trusts, digest = [np.empty(0, np.int64)], [np.empty(0, np.int32)], [np.empty(0)], 0
-        scanner = self._table.scanner(self._columns, offset=first, limit=num, batch_size=SCAN_ROWS)
-        for batch in scanner.to_batches() if num else ():
-            rows = self._tokenize_columns(batch, limit=None)
-            row_ids.append(batch["row_id"].to_numpy())
-            lengths.append(np.array([count_tokens(row) for row in rows], np.int32))
-            if "trust" in self._columns:
-                trusts.append(batch["trust"].to_numpy(zero_copy_only=False).astype(np.float64))
-            columns = [batch[name].to_pylist() for name in self._columns]
-            for row in zip(*columns, strict=True):
-                digest += int.from_bytes(hashlib.blake2b(repr(row).encode(), digest_size=16).digest())
-        return np.concatenate(row_ids), np.concatenate(lengths), np.concatenate(trusts), digest
-
-    def take(self, positions: Sequence[int]) -> list[TrainingRow]:
-        """Return the rows at these positions of the table."""
-        table = self._table.take(list(positions), columns=self._columns)
-        rows = self._tokenize_columns(table, limit=self._max_length)
-        kept = table.select([name for name in ("row_id", "trust") if name in self._columns]).to_pylist()
-        return [{**row, **of_row} for row, of_row in zip(rows, kept, strict=True)]
-
-    def _tokenize_columns(self, columns: Any, *, limit: int | None) -> list[TrainingRow]:
-        return self._tokenize(columns["prompt"].to_pylist(), columns["completion"].to_pylist(), limit)
-
-    def _tokenize(self, prompts: list[str], completions: list[str], limit: int | None = None) -> list[TrainingRow]:
-        pairs = [Pair(*pair) for pair in zip(prompts, completions, strict=True)]
-        return tokenize(self._tokenizer, pairs, limit, chat_template=self._chat_template)
-
-
-class PreferenceSource(TokenSource):
-    """A table of prompts with a chosen and a rejected answer each, as token ids."""
-
-    text = ("row_id", "prompt", "chosen", "rejected")
-
-    def _tokenize_columns(self, columns: Any, *, limit: int | None) -> list[TrainingRow]:
-        prompts = columns["prompt"].to_pylist()
-        chosen, rejected = (
-            self._tokenize(prompts, list(map(format_continuation, prompts, columns[name].to_pylist())))
-            for name in ("chosen", "rejected")
-        )
-        pairs = zip(chosen, rejected, strict=True)
-        rows: list[TrainingRow] = [{**better, "rejected": worse["input_ids"]} for better, worse in pairs]
-        return [row for row in rows if limit is None or count_tokens(row) <= limit]
-
-
 class Loader(DataLoader[Any]):
     """The micro-batches of one worker, epoch after epoch; batches skipped on resuming are not read."""
 
-    def __init__(self, source: TokenSource, positions_N: Int64s, division: Division, **settings: Any) -> None:
+    def __init__(self, rows: TokenRows, division: Division, **settings: Any) -> None:
         """Pass ``settings`` on to ``torch.utils.data.DataLoader``."""
-        self._numbers = _MicroBatchNumbers(division)
-        super().__init__(_Blocks(source, positions_N, division, self._numbers), batch_sampler=self._numbers, **settings)
+        super().__init__(rows, batch_sampler=division, **settings)
+        self._division = division
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose batches come next."""
-        self._numbers.set_epoch(epoch)
-
-
-class _MicroBatchNumbers(BatchSampler):
-    """A sampler of the numbers of a worker's micro-batches, one at a time; the dataset reads their rows."""
-
-    def __init__(self, division: Division) -> None:
-        self._division, self.epoch = division, 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch; ``transformers`` calls this too, below a sampler that skips batches."""
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return ([number] for number in range(len(self)))
-
-    def __len__(self) -> int:
-        return self._division.num_per_epoch
-
-
-class _Blocks(Dataset[TrainingRow]):
-    """A dataset that reads micro-batches in blocks, one block ahead."""
-
-    def __init__(
-        self, source: TokenSource, positions_N: Int64s, division: Division, numbers: _MicroBatchNumbers
-    ) -> None:
-        self._source, self._positions_N, self._division, self._numbers = source, positions_N, division, numbers
-        self._num = max(BLOCK_ROWS // division.micro_batch_size, 1)
-        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rows")
-        self._blocks: dict[tuple[int, int], Future[list[list[TrainingRow]]]] = {}
-
-    def __getitems__(self, numbers: list[int]) -> list[TrainingRow]:
-        epoch, block = self._numbers.epoch, numbers[0] // self._num
-        wanted = [(epoch, each) for each in (block, block + 1) if each * self._num < len(self._numbers)]
-        self._blocks = {key: self._blocks.get(key) or self._reader.submit(self._read, *key) for key in wanted}
-        return self._blocks[epoch, block].result()[numbers[0] % self._num]
-
-    def __len__(self) -> int:
-        return len(self._positions_N)
-
-    def _read(self, epoch: int, block: int) -> list[list[TrainingRow]]:
-        last = min((block + 1) * self._num, len(self._numbers))
-        indices = [self._division.micro_batch(epoch, number) for number in range(block * self._num, last)]
-        together = np.concatenate(indices)
-        rows = iter(self._source.take(self._positions_N[together].tolist())) if len(together) else iter(())
-        return [[next(rows) for _ in part] for part in indices]
+        self._division.set_epoch(epoch)

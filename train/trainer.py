@@ -1,15 +1,13 @@
-"""``transformers.Trainer`` for trainings here: it stops at a non-finite loss or gradient, and survives a full disk."""
+"""``transformers.Trainer`` for trainings here: it stops at a loss or gradient that is not finite."""
 
 import contextlib
-import errno
 import math
 import pickle
-import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils import (  # type: ignore[import-untyped]
     DistributedType,
@@ -21,7 +19,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import PrinterCallback, Trainer
 
 from curation.config import LmStudentConfig, LoraConfig
-from curation.errors import TrainingError
+from curation.errors import ConfigError, TrainingError
 from curation.refs import ModelRef
 from train.agreement import count_workers, gather_values
 from train.callbacks import Partial
@@ -40,18 +38,6 @@ READ_ONCE = {"ACCELERATE_USE_FSDP": "true", "FSDP_CPU_RAM_EFFICIENT_LOADING": "t
 """Environment variables that make ``transformers`` read a model's weights only in the first worker."""
 
 
-@dataclass
-class _Sums:
-    """Sums over positions; logarithms are natural."""
-
-    labels: int = 0
-    loss: float = 0.0
-    entropy: float = 0.0
-    ends: int = 0
-    end_logprob: float = 0.0
-    num_words: int = 0
-
-
 class FirstStep:
     """The log-probabilities that a base gives the labels of the first step, before any weight has changed.
 
@@ -63,7 +49,9 @@ class FirstStep:
     def __init__(self, name: str, tokenizer: Any, ignored: int) -> None:
         """Check a training called ``name``; ``ignored`` is the label of positions that do not count."""
         self._name, self._tokenizer, self._ignored = name, tokenizer, ignored
-        self._sums, self._instead = _Sums(), ""
+        self._sums = np.zeros(5)
+        """Over positions: labels, their loss, entropy, end tokens, their log-probability; logarithms are natural."""
+        self._num_words, self._instead = 0, ""
 
     @torch.no_grad()
     def add(self, logits_BTV: torch.Tensor, labels_BK: torch.Tensor) -> None:
@@ -77,13 +65,10 @@ class FirstStep:
             for taken_BK in (labelled_BK, ends_BK)
         )
         targets_T1 = targets_BK[labelled_BK][:MOST_POSITIONS, None]
-        sums = self._sums
-        sums.num_words = logits_BTV.shape[-1]
-        sums.labels += len(targets_T1)
-        sums.loss -= float(logprobs_TV.gather(1, targets_T1).sum())
-        sums.entropy -= float((logprobs_TV.exp() * logprobs_TV).nan_to_num().sum())
-        sums.ends += len(at_end_WV)
-        sums.end_logprob += float(at_end_WV[:, end].sum())
+        loss = -float(logprobs_TV.gather(1, targets_T1).sum())
+        entropy = -float((logprobs_TV.exp() * logprobs_TV).nan_to_num().sum())
+        self._sums += (len(targets_T1), loss, entropy, len(at_end_WV), float(at_end_WV[:, end].sum()))
+        self._num_words = logits_BTV.shape[-1]
         if len(at_end_WV) and not self._instead:
             likeliest = at_end_WV.mean(dim=0).argmax()
             found = self._tokenizer.convert_ids_to_tokens([int(likeliest)])[0]
@@ -91,19 +76,16 @@ class FirstStep:
 
     def check(self) -> None:
         """Raise ``TrainingError`` if the base cannot be meant for these labels; all workers call this together."""
-        found = gather_values((self._sums, self._instead))
-        num_words = max(sums.num_words for sums, _ in found)
-        ends, labels = sum(sums.ends for sums, _ in found), sum(sums.labels for sums, _ in found)
-        end_logprob = sum(sums.end_logprob for sums, _ in found) / max(ends, 1)
-        loss = sum(sums.loss for sums, _ in found) / max(labels, 1)
-        entropy = sum(sums.entropy for sums, _ in found) / max(labels, 1)
+        sums, instead = zip(*gather_values((self._sums, self._instead)), strict=True)
+        labels, loss, entropy, ends, end_logprob = np.sum(sums, axis=0).tolist()
+        loss, entropy, end_logprob = loss / max(labels, 1), entropy / max(labels, 1), end_logprob / max(ends, 1)
+        num_words = self._num_words
         mend = "; if it is meant (a token or a vocabulary of your own), set student.check_first_step: false"
         if end_logprob < RAREST_END:
-            instead = next((text for _, text in found if text), "")
             raise TrainingError(
                 f"{self._name}: the tokenizer ends a completion with {self._tokenizer.eos_token!r}, which the base "
                 f"does not write: its log-probability on the first rows is {end_logprob:.1f} nats, and the likeliest "
-                f"token there is {instead}; name the end token of the base as eos_token in its "
+                f"token there is {next(filter(None, instead), '')}; name the end token of the base as eos_token in its "
                 f"tokenizer_config.json{mend}"
             )
         if num_words >= FEWEST_WORDS and entropy < FLAT * math.log(num_words) and loss > math.log(num_words):
@@ -114,7 +96,20 @@ class FirstStep:
             )
 
 
-def make_arguments(config: LmStudentConfig, *, accumulation: int, seed: int, work: Path) -> dict[str, Any]:
+def count_accumulation_steps(config: LmStudentConfig, num_workers: int) -> int:
+    """Return how many micro-batches of each worker make up the global batch, or raise ``ConfigError`` if none do."""
+    total, size = config.global_batch_size, getattr(config, "group_size", 1)
+    together = config.micro_batch_size * num_workers
+    if total * size % together:
+        what = f"{total} is" if size == 1 else f"{total} prompts x group_size {size} = {total * size} answers are"
+        raise ConfigError(
+            f"global_batch_size: {what} not a multiple of micro_batch_size {config.micro_batch_size} x num_workers "
+            f"{num_workers}; change one of them"
+        )
+    return total * size // together
+
+
+def make_arguments(config: LmStudentConfig, *, seed: int, work: Path) -> dict[str, Any]:
     """Return the fields of ``TrainingArguments`` that are the same for every method; ``work`` gets the checkpoints."""
     use_gpu = config.gpus_per_worker > 0
     return {
@@ -128,7 +123,7 @@ def make_arguments(config: LmStudentConfig, *, accumulation: int, seed: int, wor
             "cpu_ram_efficient_loading": is_read_once(config),
         },
         "per_device_train_batch_size": config.micro_batch_size,
-        "gradient_accumulation_steps": accumulation,
+        "gradient_accumulation_steps": count_accumulation_steps(config, count_workers()),
         "learning_rate": config.learning_rate,
         "adam_beta1": config.adam_betas[0],
         "adam_beta2": config.adam_betas[1],
@@ -181,7 +176,7 @@ def shift_warm_up(scheduler: Any, warm_up: int) -> Any:
 
 
 class Guarded(Trainer):
-    """A trainer, or a mixin before one, that stops at non-finite values, survives a full disk and shards on CPUs.
+    """A trainer, or a mixin before one, that stops at non-finite values and shards on CPUs.
 
     All workers stop together. Subclasses call :meth:`remember` for each micro-batch.
     """
@@ -256,69 +251,3 @@ class Guarded(Trainer):
             f"{', '.join(map(str, named[:SHOWN_ROWS]))}{more}; look at these rows, or lower learning_rate; the last "
             "checkpoint is kept"
         )
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        problem: OSError | None = None
-        try:
-            super()._save_checkpoint(model, trial)
-        except (OSError, RuntimeError) as error:
-            problem = _find_os_error(error)
-            if problem is None:
-                raise
-        problems = [text for text in gather_values(str(problem) if problem else "") if text]
-        if problems:
-            folder = Path(str(self.args.output_dir))
-            shutil.rmtree(folder / f"checkpoint-{self.state.global_step}", ignore_errors=True)
-            raise TrainingError(
-                f"the checkpoint of step {self.state.global_step} was not saved to {folder}: {problems[0]}; make "
-                "room there and run the same command to resume from the checkpoint before"
-            )
-
-
-def _find_os_error(error: BaseException | None) -> OSError | None:
-    """Return the file system's error behind an error; torch's writer of archives hides it in a ``RuntimeError``."""
-    while error is not None:
-        if isinstance(error, OSError):
-            return error
-        if isinstance(error, RuntimeError) and "PytorchStreamWriter failed" in str(error):
-            return OSError(errno.EIO, str(error).splitlines()[0])
-        error = error.__cause__ or error.__context__
-    return None
-
-
-class SftTrainer(Guarded):
-    """A trainer on batches of :func:`train.sft.collate`, from its own loader."""
-
-    def __init__(
-        self, loader: Any, loss: Callable[..., torch.Tensor], first_step: FirstStep | None, **settings: Any
-    ) -> None:
-        """Train on a :class:`train.stream.Loader` by ``loss``, of logits, labels, number of tokens and weights.
-
-        ``first_step`` examines the first step's logits before any weight changes, unless it is None.
-        """
-        super().__init__(train_dataset=loader.dataset, compute_loss_func=self._compute_batch_loss, **settings)
-        self._loader, self._loss_of, self._first_step = loader, loss, first_step
-        self._weights: torch.Tensor | None = None
-
-    def get_train_dataloader(self) -> Any:
-        """Return the loader, which is already divided among the workers."""
-        return self._loader
-
-    def compute_loss(
-        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
-        """Return the loss of a micro-batch, remembered with its row ids until the step ends."""
-        row_ids, self._weights = inputs.pop("row_ids"), inputs.pop("weights", None)
-        found: Any = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        self.remember(row_ids, found[0] if return_outputs else found)
-        return found
-
-    def _compute_batch_loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-        if self._first_step is not None and self.state.global_step == 0:
-            self._first_step.add(outputs.logits, labels)
-        return self._loss_of(outputs.logits, labels, num_items_in_batch, self._weights)
-
-    def _get_grad_norm(self, model: object, grad_norm: object = None) -> Any:
-        if self._first_step is not None and self.state.global_step == 0:
-            self._first_step.check()
-        return super()._get_grad_norm(model, grad_norm)

@@ -1,167 +1,93 @@
-"""Fits trust functions: networks through Ray Train (``train.trust_workers``), the others locally.
+"""Fits trust functions: those that have a ``fit`` by a worker of Ray Train, the others in this process.
 
 On several nodes ``output`` is a directory that all of them share, or in an object store.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from inspect import signature
-from types import MappingProxyType
-from typing import Any, cast
+from typing import NamedTuple, cast
 
 import numpy as np
+import numpy.typing as npt
 import ray
 import torch
 
 from curation.arms import find_fitted
-from curation.arrays import Floats, Int64s
+from curation.arrays import Bools, Floats, Int64s
 from curation.config import TrustConfig
 from curation.domains.grading import read_grades
-from curation.errors import ConfigError, DegenerateSourceError, ModelError
+from curation.errors import ConfigError, DegenerateSourceError
 from curation.hashing import derive
-from curation.json_types import Json, JsonView
+from curation.json_types import Json
 from curation.refs import TableRef, TrustRef, fingerprint
 from curation.registry import check_options, load_code
 from curation.storage.inside import run_around, to_record
-from curation.storage.paths import Place
+from curation.storage.paths import Place, to_place
 from curation.tables import io
 from curation.tables.schemas import get_input_column
-from curation.trust import Scores, load_fitted, saved
-from curation.trust.attention import AttentionArchitecture, AttentionNet, AttentionTrust, check_heads
+from curation.telemetry.standing import Update
+from curation.trust import Scores, saved
+from curation.trust.attention import AttentionArchitecture, AttentionNet, AttentionTrust
 from curation.trust.calibration import fit_calibration
 from curation.trust.components import PrincipalComponents, check_size, compute_principal_components
 from curation.trust.deep_ensemble import DeepEnsemble
 from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
 from curation.trust.parts import FIT, NAMES, VALIDATION, assign_parts, make_candidates_filter
-from curation.trust.stacked import read_numbers
+from curation.trust.stacked import list_stored_numbers, read_numbers
 from curation.trust.states import SCORE_ROWS, StateTrust, read_states
-from train import course
-from train.launch import remove
+from train import fence
+from train.launch import Notes, launch
+from train.probes import ClosedLabels, with_classes
 from train.rounding import round_trust
-from train.trust_loop import Ends, LabelledRows, Shard, end_never, fit_arrays
-from train.trust_workers import fit_net
+from train.trust_loop import LabelledRows, Note, drop_note, fit_arrays, note_part
+
+BY_FOLDS = ("stacked", "fitted_confidence")
+"""The trust functions that read all labelled rows by folds of their own, so that no part of them needs both classes."""
 
 
-def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, output: Place) -> TrustRef:
-    """Fit the neural trust function and save it to ``output``.
-
-    Raises:
-        DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
-        RunFailedError: the fit failed more than ``config.max_failures`` times; the same call resumes it.
-    """
-    return _fit_by_workers(fit_neural_on, labels, grades, config, seed, output)
-
-
-def _fit_by_workers(
-    fit: Callable[..., StateTrust],
-    labels: TableRef,
-    grades: TableRef,
-    config: TrustConfig,
-    seed: int,
-    output: Place,
-    **options: object,
-) -> TrustRef:
-    rows = ray.put(tuple(read_rows(labels, grades, config, seed=seed)))
-    origin = describe_origin(labels, grades, config, seed, output)
-    return fit_net(fit, rows, config, origin, seed=seed, output=output.resolve(), **options)
-
-
-def fit_deep_ensemble(
-    labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, output: Place, members: int = 5
-) -> TrustRef:
-    """Fit ``members`` networks on the same rows with different seeds, and save their average to ``output``.
-
-    The members share the parts of the source. A killed fit resumes at the member that it had reached.
-
-    Raises:
-        ConfigError: fewer than two members.
-        DegenerateSourceError, RunFailedError: as :func:`fit_trust`.
-    """
-    seeds = _derive_member_seeds(seed, members)
-    rows = read_rows(labels, grades, config, seed=seed)
-    output = output.resolve()
-    origin = describe_origin(labels, grades, config, seed, output)
-    shared = ray.put(tuple(rows))
-    kept = output.with_name(f"{output.name}.members") / fingerprint(origin)
-    fits = []
-    for m, own in enumerate(seeds):
-        with course.part(m, members):
-            fits.append(fit_member(fit_neural_on, shared, config, origin, own, kept / str(m)))
-    ref = _average_members(fits, rows, config, origin).save(output)
-    remove(kept.parent)
-    return ref
-
-
-def _derive_member_seeds(seed: int, members: int) -> list[int]:
-    """Return the seed of each member of an ensemble; raise ``ConfigError`` for fewer than two members."""
-    if members < 2:
-        raise ConfigError(f"trust.options.deep_ensemble.members: {members}; give 2 or more, or take the arm neural")
-    return [derive(seed, f"member {m}") for m in range(members)]
-
-
-def _average_members(
-    fits: Sequence[NeuralTrust], rows: LabelledRows, config: TrustConfig, origin: Mapping[str, object]
-) -> StateTrust:
-    """Return the average of members that were fitted on these rows, calibrated."""
-    record = {key: fits[0].fit[key] for key in ("num_fit", "num_validation", "share_right_fit")}
-    courses = [{key: fit.fit[key] for key in ("seed", "steps", "losses", "validation_aucs", "best")} for fit in fits]
-    trust = DeepEnsemble([fit.net for fit in fits], config.inputs, {**origin, **record, "members": courses})
-    return round_trust(_calibrate(trust.with_pca(fits[0].pca), rows, config), rows, config)
-
-
-def fit_member(
-    fit: Callable[..., NeuralTrust],
-    rows: "ray.ObjectRef[Any]",
-    config: TrustConfig,
-    origin: Mapping[str, object],
-    seed: int,
-    output: Place,
-) -> NeuralTrust:
-    """Return one of several networks, loaded from ``output`` or else fitted by :func:`train.trust_workers.fit_net`."""
-    try:
-        ref = saved.pin(output, TrustRef)
-    except ModelError:
-        ref = fit_net(fit, rows, config, origin, seed=seed, output=output)
-    return cast(NeuralTrust, load_fitted(ref))
-
-
-def fit_attention(
-    labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, output: Place, num_heads: int = 4
-) -> TrustRef:
-    """Fit a network that attends over the inputs with ``num_heads`` heads, and save it to ``output``.
-
-    Raises:
-        ConfigError: the heads do not divide the width.
-        DegenerateSourceError, RunFailedError: as :func:`fit_trust`.
-    """
-    check_heads(num_heads, config.width)
-    return _fit_by_workers(fit_attention_on, labels, grades, config, seed, output, num_heads=num_heads)
-
-
-def fit_here(
-    made_by: Any,
+def fit_trust(
+    kind: str,
     labels: TableRef,
     grades: TableRef,
     config: TrustConfig,
     *,
     seed: int,
     output: Place,
-    options: JsonView = MappingProxyType({}),
+    closed: ClosedLabels | None = None,
+    update: Update = lambda standing: None,
 ) -> TrustRef:
-    """Fit a trust function in this process on the same rows as :func:`fit_trust`, without validation rows.
+    """Fit the trust function ``kind`` on labelled rows and save it to ``output``: where it has a ``fit``, by a worker.
 
-    ``made_by.fitted(hidden_ND, correct_N, config, origin, **options)`` makes a trust function from hidden states
-    (projected as ``config.pca`` says) and whether each row's weak label is right. ``config`` has the keys that its line
-    in ``curation.arms.TRUST`` reads, ``options`` are its own settings (``trust.options``), ``origin`` is the rows'.
+    ``closed``: the labels, if they are a closed set that the function reads. ``update`` receives the steps of networks.
 
     Raises:
-        DegenerateSourceError: all labels are right, or all wrong, among the rows of one part.
-        ConfigError: ``fitted`` does not take one of the options.
+        DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
+        SourceError: the labels hold no number that a stack could read.
+        ConfigError: ``fit_rows`` refuses the options, or ``config.pca`` requests more components than there are.
+        RunFailedError: the fit failed more than ``config.max_failures`` times.
     """
-    check_options("trust.options", made_by.fitted, None, None, config, None, **options)
-    rows, origin = read_rows(labels, grades, config, seed=seed), describe_origin(labels, grades, config, seed, output)
-    return _fit_calibrated(made_by, rows, config, origin, **options).save(output)
+    output = output.resolve()
+    rows = (read_labelled_rows if kind in BY_FOLDS else read_rows)(labels, grades, config, seed=seed)
+    if closed is not None and config.states:
+        rows = with_classes(rows, labels, closed)
+    tables = to_record({"labels": labels.to_json(), "grades": grades.to_json()}, run_around(output))
+    origin = {**tables, "config": config.model_dump(mode="json"), "seed": seed}
+    if find_fitted([kind])[kind].fit is None:
+        return fit_rows(kind, rows, config, seed=seed, origin=origin).save(output)
+    task = {"kind": kind, "rows": [ray.put(tuple(rows))], "origin": origin, "seed": seed, "output": str(output)}
+    name = f"trust-{fingerprint([kind, origin])}"
+    launch(_fit_in_worker, task, config, name=name, output=output, update=update, unit="steps")
+    return saved.pin(output)
+
+
+def _fit_in_worker(task: Json, notes: Notes | None) -> None:
+    """Fit and save the trust function in the training's only worker."""
+    assert notes is not None, "TrustConfig has one worker"
+    rows, config = LabelledRows(*ray.get(task["rows"][0])), task["config"]
+    trust = fit_rows(task["kind"], rows, config, seed=task["seed"], origin=task["origin"], note=notes.note)
+    fence.require()
+    trust.save(to_place(task["output"]))
 
 
 def fit_rows(
@@ -171,84 +97,86 @@ def fit_rows(
     *,
     seed: int,
     origin: Mapping[str, object],
-    ends: Ends = end_never,
+    note: Note = drop_note,
 ) -> StateTrust:
-    """Fit the trust function ``kind`` of ``curation.arms.TRUST`` on rows in memory, in this process.
+    """Fit the trust function ``kind`` of ``curation.arms.TRUST`` on rows in memory, with the options of ``config``.
 
-    The result is what the stage of that kind would save for these rows. ``origin`` is their origin, for the record,
-    ``seed`` that of weights and batches, and ``ends`` is as for :func:`train.trust_loop.fit_arrays`, for kinds that fit
-    one network.
+    A class without a ``fit`` makes itself: ``fitted(hidden_ND, correct_N, config, origin, **options)`` gets the hidden
+    states of the fit rows (projected as ``config.pca`` says) and whether each row's weak label is right. ``config`` has
+    the keys that the kind's line reads, ``origin`` is the rows' origin, for the record, ``seed`` that of weights and
+    batches. ``note`` receives the steps of networks.
 
     Raises:
         RunFailedError: the loss is not finite.
         DegenerateSourceError: all labels are right, or all are wrong, in a part.
-        ConfigError: the function refuses an option, or a user's function has ``fit`` but no ``fit_rows``.
+        ConfigError: the function refuses an option.
     """
     fitted, options = find_fitted([kind])[kind], config.options.get(kind, {})
-    if fitted.fit_rows is not None:
-        of_rows = load_code(fitted.fit_rows)
-        how = {"seed": seed, "origin": origin, **({"ends": ends} if "ends" in signature(of_rows).parameters else {})}
-        check_options("trust.options", of_rows, rows, config, **how, **options)
-        return cast(StateTrust, of_rows(rows, config, **how, **options))
     if fitted.fit is not None:
-        raise ConfigError(f"{kind}: its line in TRUST says what fits it from tables (fit), but no fit_rows")
-    return _fit_calibrated(load_code(fitted.made_by), rows, config, {**origin, "seed": seed}, **options)
+        fit, how = load_code(fitted.fit), {"seed": seed, "origin": origin, "note": note}
+        check_options("trust.options", fit, rows, config, **how, **options)
+        return cast(StateTrust, fit(rows, config, **how, **options))
+    made_by = load_code(fitted.made_by)
+    fit_F = rows.places(FIT)
+    hidden_FD, pca = rows.hidden_ND[fit_F], compute_components(rows, config, made_by.default_pca)
+    if pca is not None:
+        hidden_FD = pca.project(torch.from_numpy(hidden_FD)).numpy()
+    origin = {**origin, "seed": seed}
+    check_options("trust.options", made_by.fitted, None, None, config, None, **options)
+    trust = made_by.fitted(hidden_FD, rows.correct_N[fit_F], config, origin, **options)
+    return _calibrate(trust.with_pca(pca), rows, config)
 
 
-def fit_neural_on(
-    rows: LabelledRows,
-    config: TrustConfig,
-    *,
-    seed: int,
-    origin: Mapping[str, object],
-    shard: Shard | None = None,
-    ends: Ends = end_never,
+def fit_neural(
+    rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, object], note: Note = drop_note
 ) -> NeuralTrust:
     """Return a neural trust function of these rows; see :func:`train.trust_loop.fit_arrays`."""
     pca = compute_components(rows, config)
     read = rows if pca is None else project_rows(rows, pca)
     new_net = partial(NeuralTrustNet, Architecture.of(config, read.hidden_ND.shape[1]))
-    fitted = fit_arrays(read, config, new_net, seed=seed, shard=shard, ends=ends)
+    fitted = fit_arrays(read, config, new_net, seed=seed, note=note)
     trust = NeuralTrust(fitted.net, config.inputs, {**origin, "seed": seed, **asdict(fitted.record)}).with_pca(pca)
     trust.calibration, trust.held_out = fitted.calibration, fitted.held_out
     return round_trust(trust, rows, config)
 
 
-def fit_attention_on(
+def fit_attention(
     rows: LabelledRows,
     config: TrustConfig,
     *,
     seed: int,
     origin: Mapping[str, object],
-    shard: Shard | None = None,
-    ends: Ends = end_never,
+    note: Note = drop_note,
     num_heads: int = 4,
 ) -> AttentionTrust:
-    """Return a network that attends over the inputs of these rows; see :func:`fit_attention`."""
+    """Return a network that attends over the inputs with ``num_heads`` heads, which divide the width."""
     new_net = partial(AttentionNet, AttentionArchitecture.of(config, rows.sizes, num_heads))
-    fitted = fit_arrays(rows, config, new_net, seed=seed, shard=shard, ends=ends)
+    fitted = fit_arrays(rows, config, new_net, seed=seed, note=note)
     trust = AttentionTrust(fitted.net, config.inputs, {**origin, "seed": seed, **asdict(fitted.record)})
     trust.calibration, trust.held_out = fitted.calibration, fitted.held_out
     return trust
 
 
-def fit_deep_ensemble_on(
-    rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, object], members: int = 5
+def fit_deep_ensemble(
+    rows: LabelledRows,
+    config: TrustConfig,
+    *,
+    seed: int,
+    origin: Mapping[str, object],
+    note: Note = drop_note,
+    members: int = 5,
 ) -> StateTrust:
-    """Return the average of ``members`` neural trust functions of these rows; see :func:`fit_deep_ensemble`."""
-    fits = [fit_neural_on(rows, config, seed=own, origin=origin) for own in _derive_member_seeds(seed, members)]
-    return _average_members(fits, rows, config, {**origin, "seed": seed})
-
-
-def _fit_calibrated(made_by: Any, rows: LabelledRows, config: TrustConfig, origin: Json, **options: Any) -> StateTrust:
-    """Return a calibrated trust function fitted on the fit rows."""
-    fit_F = rows.places(FIT)
-    hidden_FD = rows.hidden_ND[fit_F]
-    pca = compute_components(rows, config, made_by.default_pca)
-    if pca is not None:
-        hidden_FD = pca.project(torch.from_numpy(hidden_FD)).numpy()
-    trust = made_by.fitted(hidden_FD, rows.correct_N[fit_F], config, origin, **options)
-    return _calibrate(trust.with_pca(pca), rows, config)
+    """Return the average of ``members`` neural trust functions with different seeds, calibrated."""
+    if members < 2:
+        raise ConfigError(f"trust.options.deep_ensemble.members: {members}; give 2 or more, or take the arm neural")
+    seeds = [derive(seed, f"member {m}") for m in range(members)]
+    notes = [note_part(note, m, members) for m in range(members)]
+    fits = [fit_neural(rows, config, seed=s, origin={}, note=part) for s, part in zip(seeds, notes, strict=True)]
+    record = {key: fits[0].fit[key] for key in ("num_fit", "num_validation", "share_right_fit")}
+    courses = [{key: fit.fit[key] for key in ("seed", "steps", "losses", "validation_aucs", "best")} for fit in fits]
+    record = {**origin, "seed": seed, **record, "members": courses}
+    trust = DeepEnsemble([fit.net for fit in fits], config.inputs, record)
+    return round_trust(_calibrate(trust.with_pca(fits[0].pca), rows, config), rows, config)
 
 
 def compute_components(
@@ -295,12 +223,6 @@ def compute_logits_at(trust: StateTrust, rows: LabelledRows, places_M: Int64s) -
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
 
 
-def describe_origin(labels: TableRef, grades: TableRef, config: TrustConfig, seed: int, output: Place) -> Json:
-    """Return the inputs of a fit as JSON, with tables relative to the run directory that ``output`` lies in."""
-    tables = to_record({"labels": labels.to_json(), "grades": grades.to_json()}, run_around(output))
-    return {**tables, "config": config.model_dump(mode="json"), "seed": seed}
-
-
 def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int) -> LabelledRows:
     """Return the rows of ``labels`` that a fit may use, are graded and have all states, read batch by batch.
 
@@ -327,38 +249,59 @@ def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
 
 
 def read_labelled_rows(
-    labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, numbers: Sequence[str] = ()
+    labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, numbers: Sequence[str] | None = None
 ) -> LabelledRows:
-    """Return the rows of :func:`read_rows`, with ``numbers`` of the answers and without checks."""
+    """Return the rows of :func:`read_rows` without checks, with ``numbers`` of the answers (by default all)."""
     graded = read_grades(grades)
-    columns = [get_input_column(name) for name in config.inputs]
-    numbers_NK = np.full((len(graded.row_ids_N), len(numbers)), np.nan)
-    hidden_ND: Floats | None = None
-    sizes: tuple[int, ...] = ()
-    present_N = np.zeros(len(graded.row_ids_N), dtype=np.bool_)
-    read = list(dict.fromkeys(["row_id", *columns, *numbers]))
-    for batch in io.open_table(labels).scanner(columns=read, filter=make_candidates_filter(config)).to_batches():
-        states = read_states(batch, columns)
-        row_ids_B = batch.column("row_id").to_numpy()
-        places_B = np.searchsorted(graded.row_ids_N, row_ids_B)
-        known_B = np.searchsorted(graded.row_ids_N, row_ids_B, side="right") > places_B
-        use_B = known_B & ~states.missing_N
-        hidden_BD = torch.cat(states.columns, dim=1).numpy() if columns else np.empty((len(row_ids_B), 0), np.float16)
-        if hidden_ND is None:
-            hidden_ND = np.empty((len(graded.row_ids_N), states.size), dtype=hidden_BD.dtype)
-            sizes = states.sizes
-        hidden_ND[places_B[use_B]] = hidden_BD[use_B]
-        numbers_NK[places_B[use_B]] = read_numbers(batch, numbers)[use_B]
-        present_N[places_B[use_B]] = True
-    if hidden_ND is None:
-        hidden_ND = np.empty((len(graded.row_ids_N), 0), dtype=np.float16)
+    numbers = list_stored_numbers(io.open_table(labels).schema) if numbers is None else numbers
+    read = read_inputs(labels, graded.row_ids_N, config.inputs, numbers, make_candidates_filter(config))
+    none_NK = np.empty((len(read.places_N), 0), dtype=np.float16)
     return LabelledRows(
-        hidden_ND=hidden_ND if present_N.all() else hidden_ND[present_N],
-        correct_N=graded.correct_N[present_N],
-        part_N=assign_parts(graded.question_N[present_N], config, seed, unit_N=graded.unit_N[present_N]),
-        sizes=sizes,
-        row_ids_N=graded.row_ids_N[present_N],
-        cluster_N=None if graded.cluster_N is None else graded.cluster_N[present_N],
-        numbers_NK=numbers_NK[present_N],
+        hidden_ND=read.inputs[0] if len(read.inputs) == 1 else np.concatenate([*read.inputs] or [none_NK], axis=1),
+        correct_N=graded.correct_N[read.places_N],
+        part_N=assign_parts(graded.question_N[read.places_N], config, seed, unit_N=graded.unit_N[read.places_N]),
+        sizes=tuple(input_ND.shape[1] for input_ND in read.inputs),
+        row_ids_N=graded.row_ids_N[read.places_N],
+        cluster_N=None if graded.cluster_N is None else graded.cluster_N[read.places_N],
+        numbers_NK=read.numbers_NK,
         numbers=tuple(numbers),
     )
+
+
+class ReadInputs(NamedTuple):
+    """The inputs of N graded rows that have all of them, ascending by row id."""
+
+    places_N: Int64s
+    """The places of the rows among all graded ones."""
+    parsed_N: Bools
+    inputs: list[Floats]
+    """Each state or scalar column, [N, D], in its stored type."""
+    numbers_NK: npt.NDArray[np.float64]
+
+
+def read_inputs(
+    labels: TableRef, row_ids_G: Int64s, names: Sequence[str], numbers: Sequence[str], candidates: str | None
+) -> ReadInputs:
+    """Read inputs and ``numbers`` of the G graded rows that match a filter of Lance, batch by batch."""
+    columns = [get_input_column(name) for name in names]
+    num_rows = len(row_ids_G)
+    present_G, parsed_G = np.zeros((2, num_rows), dtype=np.bool_)
+    numbers_GK = np.full((num_rows, len(numbers)), np.nan)
+    inputs: list[Floats] = []
+    read = list(dict.fromkeys(["row_id", "label", *columns, *numbers]))
+    for batch in io.open_table(labels).scanner(columns=read, filter=candidates).to_batches():
+        states = read_states(batch, columns)
+        row_ids_B = batch.column("row_id").to_numpy()
+        places_B = np.searchsorted(row_ids_G, row_ids_B)
+        use_B = (np.searchsorted(row_ids_G, row_ids_B, side="right") > places_B) & ~states.missing_N
+        used = places_B[use_B]
+        arrays = [column.numpy() for column in states.columns]
+        inputs = inputs or [np.empty((num_rows, array.shape[1]), array.dtype) for array in arrays]
+        for into_GD, array in zip(inputs, arrays, strict=True):
+            into_GD[used] = array[use_B]
+        numbers_GK[used] = read_numbers(batch, numbers)[use_B]
+        parsed_G[used] = batch.column("label").is_valid().to_numpy(zero_copy_only=False)[use_B]
+        present_G[used] = True
+    (places_N,) = np.nonzero(present_G)
+    kept = slice(None) if present_G.all() else places_N
+    return ReadInputs(places_N, parsed_G[kept], [input_GD[kept] for input_GD in inputs], numbers_GK[kept])

@@ -1,16 +1,14 @@
-"""The loop that fits a network as trust function (paper, section "Neural Trust Functions"), or one shard of the fit.
+"""The loop that fits a network as trust function (paper, section "Neural Trust Functions").
 
 The paper leaves open, and we chose: what the class weight multiplies (:func:`compute_loss_weights`), one AdamW group
 for all parameters, a constant learning rate, batches reshuffled each epoch, and a bound on optimizer steps instead of
 epochs, so that a small source gets as many steps as a large one. Our additions, which can be switched off: early
-stopping on validation AUC, standardised inputs, calibration. Each shard takes its share of every batch, so that the
-number of shards does not change the expected gradient.
+stopping on validation AUC, standardised inputs, calibration.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, cast
 
 import numpy as np
@@ -32,8 +30,6 @@ EVALUATE_ROWS = 4096
 """Number of rows of one forward pass outside training."""
 MOMENT_ROWS = 512
 """Number of rows that are summed at a time, so that their float64 copies stay in a core's cache."""
-CHECKPOINT = "fit.pt"
-"""The name of a checkpoint's file."""
 MIN_STEPS, MIN_EVALUATIONS = 10, 20
 """Validation happens after each epoch, or after ``MIN_STEPS`` steps where an epoch has fewer. A fit whose
 ``TrustConfig.max_steps`` would then bring fewer than ``MIN_EVALUATIONS`` validates more often."""
@@ -126,15 +122,6 @@ class FitRecord:
         return self.num_steps >= config.max_steps or (config.patience is not None and waited >= config.patience)
 
 
-Ends = Callable[[FitRecord], bool]
-"""A function that returns whether a fit ends early."""
-
-
-def end_never(record: FitRecord) -> bool:
-    """Return False, so that no fit ends early."""
-    return False
-
-
 class FittedNetwork(NamedTuple, Generic[Net]):
     """A fitted network (in evaluation mode on the CPU), its calibration, held-out scores and the record of the fit."""
 
@@ -144,49 +131,30 @@ class FittedNetwork(NamedTuple, Generic[Net]):
     record: FitRecord
 
 
-class Shard:
-    """One process's share of a fit; this base class takes all of it and writes no checkpoints."""
+Note = Callable[[int, int, str], None]
+"""A function that receives the steps done, how many there may be, and words on the quality of the fit so far."""
 
-    rank = 0
-    size = 1
 
-    def prepare(self, net: nn.Module) -> nn.Module:
-        """Return the network on its device, with gradients averaged over the shards."""
-        return net
+def drop_note(done: int, total: int, words: str) -> None:
+    """Do nothing."""
 
-    def total(self, values: Tensor) -> Tensor:
-        """Return the sum of a tensor over the shards."""
-        return values
 
-    def keep(self, write: Callable[[Path], None]) -> None:
-        """Write a checkpoint with ``write``, if one is due; every shard calls this after every evaluation."""
-
-    def evaluated(self, record: FitRecord, config: TrustConfig) -> None:
-        """Report the progress of the fit after an evaluation."""
-
-    def restore(self, read: Callable[[Path], None]) -> None:
-        """Call ``read`` on the directory of the last checkpoint, if there is one."""
+def note_part(note: Note, part: int, parts: int) -> Note:
+    """Return the note of a trust function's network ``part``, of ``parts`` networks."""
+    return lambda done, total, words: note(part * total + done, parts * total, words)
 
 
 def fit_arrays(
-    rows: LabelledRows,
-    config: TrustConfig,
-    new_net: Callable[[], Net],
-    *,
-    seed: int,
-    shard: Shard | None = None,
-    ends: Ends = end_never,
+    rows: LabelledRows, config: TrustConfig, new_net: Callable[[], Net], *, seed: int, note: Note = drop_note
 ) -> FittedNetwork[Net]:
-    """Fit a network on ``rows``. With several shards each process calls this with its shard and gets the same network.
+    """Fit a network on ``rows``, on a GPU if ``config`` requests one.
 
-    ``new_net`` makes the network that ``config`` describes, with random weights from torch's own generator. ``ends`` is
-    called after each evaluation and returns whether the fit ends there.
+    ``new_net`` makes the network that ``config`` describes, with random weights from torch's own generator.
 
     Raises:
         RunFailedError: the loss is no longer finite.
         DegenerateSourceError: the labels of the validation rows are all right, or all are wrong.
     """
-    shard = shard or Shard()
     start = time.monotonic()
     fit_F, validation_V = rows.places(FIT), rows.places(VALIDATION)
     record = FitRecord(
@@ -200,34 +168,36 @@ def fit_arrays(
     net = new_net()
     if config.standardise:
         net.mean_D, net.scale_D = compute_moments(rows.hidden_ND, fit_F)
-    model = shard.prepare(net)
+    net.to("cuda" if config.gpus_per_worker and torch.cuda.is_available() else "cpu")
     optimizer = torch.optim.AdamW(
         net.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
     )
-    progress = _FitProgress(net, optimizer, record)
-    shard.restore(progress.read)
-    start -= record.seconds
+    best: dict[str, Tensor] = net.state_dict()
     weights = compute_loss_weights(rows.correct_N[fit_F], config.class_weight)
     an_epoch = -(-len(fit_F) // config.batch_size)
     interval = min(max(an_epoch, MIN_STEPS), -(-config.max_steps // MIN_EVALUATIONS))
-    while not record.is_finished(config) and not ends(record):
+    while not record.is_finished(config):
         done = record.num_steps
         stop = min(done + interval, config.max_steps)
-        # Seeded again after each evaluation, so that an interrupted fit continues exactly as it would have.
-        torch.manual_seed(derive(seed, f"trust step {done} shard {shard.rank}"))
+        torch.manual_seed(derive(seed, f"trust step {done} shard 0"))  # the name of fits that were divided
         batches = _iter_batches(fit_F, config.batch_size, seed, done, stop)
-        loss = _run_steps(model, optimizer, rows, batches, weights, shard)
+        loss = _run_steps(net, optimizer, rows, batches, weights)
         if not np.isfinite(loss):
             raise RunFailedError(
                 f"steps {done + 1} to {stop}: the loss is {loss}; lower trust.learning_rate or set trust.standardise"
             )
-        auc = compute_auc_value(_compute_logits(net, rows.hidden_ND, validation_V, shard), rows.correct_N[validation_V])
-        progress.add(stop, loss, auc, keep_best=config.patience is not None)
+        auc = compute_auc_value(_compute_logits(net, rows.hidden_ND, validation_V), rows.correct_N[validation_V])
+        if config.patience is None or auc > max(record.validation_aucs, default=-1.0):
+            record.best = len(record.steps)
+            state = net.state_dict()
+            best = state if config.patience is None else {name: tensor.clone() for name, tensor in state.items()}
+        record.steps.append(stop)
+        record.losses.append(loss)
+        record.validation_aucs.append(auc)
         record.seconds = time.monotonic() - start
-        shard.evaluated(record, config)
-        shard.keep(progress.write)
-    net.load_state_dict(progress.best)
-    logit_V = _compute_logits(net, rows.hidden_ND, validation_V, shard)
+        note(stop, config.max_steps, f"AUC {auc:.3f} on validation rows")
+    net.load_state_dict(best)
+    logit_V = _compute_logits(net, rows.hidden_ND, validation_V)
     calibration = fit_calibration(logit_V, rows.correct_N[validation_V], config.calibration)
     return FittedNetwork(net.cpu().eval(), calibration, rows.held_out(validation_V, logit_V), record)
 
@@ -243,13 +213,11 @@ def compute_loss_weights(correct_N: Bools, strength: float) -> tuple[float, floa
     return wrong, right
 
 
-def compute_shard_loss(
-    logit_N: Tensor, correct_N: Tensor, weights: tuple[float, float], *, batch_size: int, num_shards: int
-) -> Tensor:
-    """Return one shard's part of a batch's class-weighted cross-entropy: the mean over shards is the mean over rows."""
+def compute_weighted_loss(logit_N: Tensor, correct_N: Tensor, weights: tuple[float, float]) -> Tensor:
+    """Return a batch's class-weighted cross-entropy, the mean over its rows."""
     weight_N = torch.where(correct_N > 0, weights[1], weights[0])
     loss = nn.functional.binary_cross_entropy_with_logits(logit_N, correct_N, weight=weight_N, reduction="sum")
-    return loss * num_shards / batch_size
+    return loss / len(logit_N)
 
 
 def compute_moments(hidden_ND: Floats | SideBySide, rows_F: Int64s) -> tuple[Tensor, Tensor]:
@@ -277,66 +245,29 @@ def _run_steps(
     rows: LabelledRows,
     batches: Iterable[Int64s],
     weights: tuple[float, float],
-    shard: Shard,
 ) -> float:
     """Do one step per batch; return the mean loss over their rows."""
     model.train()
     device = next(model.parameters()).device
     loss_sum, num_rows = torch.zeros((), device=device), 0
     for batch_B in batches:
-        own = batch_B[shard.rank :: shard.size]
-        logit_N = model(torch.from_numpy(rows.hidden_ND[own]).to(device))
-        correct_N = torch.from_numpy(rows.correct_N[own]).to(device, torch.float32)
-        loss = compute_shard_loss(logit_N, correct_N, weights, batch_size=len(batch_B), num_shards=shard.size)
+        logit_N = model(torch.from_numpy(rows.hidden_ND[batch_B]).to(device))
+        correct_N = torch.from_numpy(rows.correct_N[batch_B]).to(device, torch.float32)
+        loss = compute_weighted_loss(logit_N, correct_N, weights)
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         optimizer.step()
-        loss_sum += loss.detach() * len(batch_B) / shard.size
+        loss_sum += loss.detach() * len(batch_B)
         num_rows += len(batch_B)
-    return float(shard.total(loss_sum)) / num_rows
+    return float(loss_sum) / num_rows
 
 
 @torch.inference_mode()
-def _compute_logits(
-    net: TrustNet, hidden_ND: Floats | SideBySide, rows_V: Int64s, shard: Shard
-) -> npt.NDArray[np.float32]:
-    """Return the logit of each row, [V]; every shard computes its share and gets all, so that all decide alike."""
+def _compute_logits(net: TrustNet, hidden_ND: Floats | SideBySide, rows_V: Int64s) -> npt.NDArray[np.float32]:
+    """Return the logit of each row, [V]."""
     net.eval()
     logit_V = torch.zeros(len(rows_V), device=net.head.weight.device)
-    for start in range(shard.rank * EVALUATE_ROWS, len(rows_V), shard.size * EVALUATE_ROWS):
+    for start in range(0, len(rows_V), EVALUATE_ROWS):
         part = slice(start, start + EVALUATE_ROWS)
         logit_V[part] = net(torch.from_numpy(hidden_ND[rows_V[part]]).to(logit_V.device))
-    return shard.total(logit_V).cpu().numpy()
-
-
-class _FitProgress:
-    """The state that a fit needs to resume: weights, optimizer, best weights and record."""
-
-    def __init__(self, net: nn.Module, optimizer: torch.optim.Optimizer, record: FitRecord) -> None:
-        self.net, self.optimizer, self.record = net, optimizer, record
-        self.best: dict[str, Tensor] = net.state_dict()
-
-    def add(self, step: int, loss: float, auc: float, *, keep_best: bool) -> None:
-        """Record an evaluation; its weights become the best if its AUC is the best, or always without ``keep_best``."""
-        best = max(self.record.validation_aucs, default=-1.0)
-        self.record.steps.append(step)
-        self.record.losses.append(loss)
-        self.record.validation_aucs.append(auc)
-        if auc > best or not keep_best:
-            self.record.best = len(self.record.losses) - 1
-            state = self.net.state_dict()
-            self.best = {name: tensor.clone() for name, tensor in state.items()} if keep_best else state
-
-    def write(self, directory: Path) -> None:
-        net, adam = self.net.state_dict(), self.optimizer.state_dict()
-        kept = {"net": net, "adam": adam, "best": self.best, "record": asdict(self.record)}
-        torch.save(kept, directory / CHECKPOINT)
-
-    def read(self, directory: Path) -> None:
-        device = next(self.net.parameters()).device
-        kept = torch.load(directory / CHECKPOINT, map_location=device, weights_only=True)
-        self.net.load_state_dict(kept["net"])
-        self.optimizer.load_state_dict(kept["adam"])
-        self.best = kept["best"]
-        for name, value in kept["record"].items():
-            setattr(self.record, name, value)
+    return logit_V.cpu().numpy()

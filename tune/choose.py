@@ -61,20 +61,12 @@ def choose(
     """Return the choice between the default and the finalists by their metrics in R fits, one a fold and seed.
 
     ``in_search``: each finalist's metric in the search. ``share_held_out``: the share of the rows that a fit holds out.
-
-    Raises:
-        ValueError: no finalist, fewer than two fits, unequal numbers of them, or a value that is not finite.
     """
     sign = 1.0 if larger_is_better else -1.0
-    base_R = _require_finite(default_R, "the default")
-    if not finalists:
-        raise ValueError("no finalists; a search needs at least one trial that succeeded")
-    values = {name: _require_finite(given, name) for name, given in finalists.items()}
+    values = {name: np.asarray(given, dtype=np.float64) for name, given in finalists.items()}
     differences, level = {}, LEVEL / len(finalists)
     for name, value_R in values.items():
-        if len(value_R) != len(base_R):
-            raise ValueError(f"{name}: {len(value_R)} fits, the default has {len(base_R)}")
-        ahead_R = sign * (value_R - base_R)
+        ahead_R = sign * (value_R - np.asarray(default_R))
         differences[name] = compute_corrected_difference(ahead_R, share_held_out=share_held_out, level=level)
     best = max(differences, key=lambda name: differences[name].value)
     first = max(finalists, key=lambda name: sign * in_search[name])
@@ -96,12 +88,3 @@ def compute_corrected_difference(difference_R: Float64s, *, share_held_out: floa
     spread = float(difference_R.std(ddof=1)) * math.sqrt(1 / num + share_held_out / (1 - share_held_out))
     half = float(stats.t.ppf(1 - level / 2, num - 1)) * spread
     return Difference(value=mean, low=mean - half, high=mean + half, num_pairs=num)
-
-
-def _require_finite(values: npt.ArrayLike, name: str) -> Float64s:
-    found = np.asarray(values, dtype=np.float64)
-    if found.ndim != 1 or len(found) < 2:
-        raise ValueError(f"{name}: {found.size} fits; an interval needs at least two")
-    if not np.isfinite(found).all():
-        raise ValueError(f"{name}: a value that is not finite")
-    return found

@@ -1,17 +1,16 @@
 """Numbered fits on Ray Tune, side by side on one copy of the source, each recorded as it ends.
 
-The same call resumes after a crash: recorded fits are read, not repeated, and ``tune.proposals`` gives the others the
-points that they would have had.
+The same call resumes after a crash: recorded fits are read, not repeated, and the others get the points that they would
+have had (``tune.search``).
 """
 
 import json
 import logging
 import math
 import os
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Self
@@ -27,9 +26,7 @@ from curation.json_types import Json, JsonView
 from curation.stopping import wait_for_call
 from curation.storage.paths import Place, write_atomically
 from train.launch import remove
-from tune.halving import Bar, Halving
 from tune.objective import Objective, Outcome, TrialRows, run_trial
-from tune.proposals import Proposals
 from tune.space import Point
 
 MOST_DEATHS = 3
@@ -75,19 +72,20 @@ class Fits:
     def run(
         self,
         name: str,
-        proposals: Proposals,
+        ask: Callable[[int], Point | None],
         folds: Sequence[Fold],
         *,
         on_done: Callable[[Trial, int], None],
         hours: float | None = None,
-        halving: Halving | None = None,
     ) -> list[Trial]:
-        """Return the fits of the proposed points, number k on fold ``folds[k]``; recorded ones are not repeated.
+        """Return the fits of the points that ``ask`` gives by number, number k on fold ``folds[k]``.
 
-        ``name`` is the folder of their records. ``on_done`` receives each fit that has ended, and the number of ended
-        fits. After ``hours`` no fit starts, so that there may be fewer than ``folds``; ``halving`` ends bad fits early.
+        ``ask`` returns None while it awaits the results of earlier fits. ``name`` is the folder of the fits' records;
+        recorded ones are not repeated. ``on_done`` receives each fit that has ended, and the number of ended fits.
+        After ``hours`` no fit starts, so that there may be fewer than ``folds``.
         """
-        searcher = _FitNumbers(proposals, folds, self._directory / name, on_done, hours, halving)
+        until = math.inf if hours is None else time.monotonic() + 3600 * hours
+        searcher = _FitNumbers(ask, folds, self._directory / name, on_done, until)
         if len(searcher.done) == len(folds):
             return searcher.trials
         scratch, config = self._directory / f"{name}.ray", self._config
@@ -107,7 +105,6 @@ class Fits:
                 name="trials",
                 storage_path=str(scratch),
                 verbose=0,
-                stop=searcher.stopper,
                 failure_config=ray.tune.FailureConfig(max_failures=MOST_DEATHS),
                 checkpoint_config=ray.tune.CheckpointConfig(checkpoint_at_end=False),
             ),
@@ -116,28 +113,11 @@ class Fits:
             with _quiet():
                 wait_for_call(tuner.fit)
         finally:
-            searcher.stopper.stopped.set()
+            searcher.is_stopped = True
         remove(scratch)
         if searcher.failed is not None:
             raise searcher.failed
         return searcher.trials
-
-
-class _Stopper(ray.tune.Stopper):
-    """A stopper that ends all trials when the search is interrupted."""
-
-    def __init__(self) -> None:
-        self.stopped = threading.Event()
-
-    def __call__(self, trial_id: str, result: Mapping[str, object]) -> bool:
-        return False
-
-    def stop_all(self) -> bool:
-        return self.stopped.is_set()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as a new stopper: Ray Tune saves the stopper of an experiment, which is never restored."""
-        return (_Stopper, ())
 
 
 class _FitNumbers(Searcher):
@@ -145,20 +125,18 @@ class _FitNumbers(Searcher):
 
     def __init__(
         self,
-        proposals: Proposals,
+        ask: Callable[[int], Point | None],
         folds: Sequence[Fold],
         records: Place,
         on_done: Callable[[Trial, int], None],
-        hours: float | None,
-        halving: Halving | None,
+        until: float,
     ) -> None:
         """Keep each fit that has ended in a file of the folder ``records``."""
         super().__init__()
-        self.stopper = _Stopper()
         self.failed: Exception | None = None
-        self._proposals, self._folds, self._records, self._on_done = proposals, folds, records, on_done
-        self._halving = halving
-        self._until = math.inf if hours is None else time.monotonic() + 3600 * hours
+        self.is_stopped = False
+        """Whether nothing starts or is recorded any more, as the search was interrupted."""
+        self._ask, self._folds, self._records, self._on_done, self._until = ask, folds, records, on_done, until
         self._next = 0
         self._running: dict[str, Trial] = {}
         self._ended: dict[str, Outcome] = {}
@@ -175,11 +153,8 @@ class _FitNumbers(Searcher):
 
     def suggest(self, trial_id: str) -> Any:
         """Return the next fit that is not recorded, or None while results of earlier fits are awaited."""
-        while self._next < len(self._folds) and time.monotonic() <= self._until:
-            bar = None if self._halving is None else self._halving.bar(self._next)
-            if bar is None and self._halving is not None:
-                return None
-            point = self._proposals.ask(self._next)
+        while self._next < len(self._folds) and time.monotonic() <= self._until and not self.is_stopped:
+            point = self._ask(self._next)
             if point is None:
                 return None
             number, self._next = self._next, self._next + 1
@@ -191,14 +166,13 @@ class _FitNumbers(Searcher):
                 continue
             self._running[trial_id] = trial
             trust = point.trust.model_dump(mode="json")
-            asked = {"point": [point.kind, trust], "fold": self._folds[number]._asdict()}
-            return asked | {"bar": None if bar is None else asdict(bar)}
+            return {"point": [point.kind, trust], "fold": self._folds[number]._asdict()}
         return Searcher.FINISHED
 
     def on_trial_complete(self, trial_id: str, result: Json | None = None, error: bool = False) -> None:
         """Record the outcome or the error of a fit."""
         asked = self._running.pop(trial_id, None)
-        if asked is None or self.stopper.stopped.is_set():
+        if asked is None or self.is_stopped:
             return  # told before, as Ray Tune does; or interrupted, not ended
         died = f"its process died {MOST_DEATHS + 1} times; lower tune.parallel, or declare its memory"
         came: Json = {"error": died} if error or result is None else json.loads(result["came"])
@@ -209,8 +183,7 @@ class _FitNumbers(Searcher):
             text = json.dumps(asdict(trial), indent=1) + "\n"
             write_atomically(self._records / f"{trial.number:05d}.json", text)
         except Exception as failed:  # a full store; Ray Tune would only log it
-            self.failed = failed
-            self.stopper.stopped.set()
+            self.failed, self.is_stopped = failed, True
             return
         self.done[trial.number] = trial
         self._tell(trial)
@@ -220,12 +193,8 @@ class _FitNumbers(Searcher):
         return json.dumps([trial.kind, dict(trial.drawn), self._folds[trial.number]], sort_keys=True)
 
     def _tell(self, trial: Trial) -> None:
-        outcome = trial.outcome
-        if outcome is not None:
-            self._ended[self._describe_fit(trial)] = outcome
-        self._proposals.tell(trial.number, None if outcome is None else outcome.value)
-        if self._halving is not None:
-            self._halving.tell(trial.number, None if outcome is None else outcome.fit)
+        if trial.outcome is not None:
+            self._ended[self._describe_fit(trial)] = trial.outcome
         self._on_done(trial, len(self.done))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -250,23 +219,14 @@ class _Fit(ray.tune.Trainable):
     def reset_config(self, new_config: Json) -> bool:
         kind, trust = new_config["point"]
         self._point, self._fold = Point(kind=kind, trust=TrustConfig.model_validate(trust)), Fold(**new_config["fold"])
-        self._bar = None if new_config["bar"] is None else Bar(**new_config["bar"])
         return True
 
     def step(self) -> Json:
         fold = self._fold
+        seeds = {"seed": fold.seed, "fit_seed": fold.fit_seed}
         came: Json
         try:
-            outcome = run_trial(
-                self._source,
-                self._point,
-                self._objective,
-                fold=fold.number,
-                seed=fold.seed,
-                fit_seed=fold.fit_seed,
-                bar=self._bar,
-            )
-            came = {"outcome": asdict(outcome)}
+            came = {"outcome": asdict(run_trial(self._source, self._point, self._objective, fold=fold.number, **seeds))}
         except CurationError as error:
             came = {"error": str(error)}
         except Exception as error:  # a failed fit is a row of the table, and the search goes on

@@ -7,7 +7,7 @@ read.
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,14 +26,11 @@ from curation.refs import TableRef
 from curation.selection import risk
 from curation.tables import io
 from curation.tables.schemas import describe_mend, get_input_column
-from curation.trust.components import check_size
-from curation.trust.parts import FIT, NAMES, UNUSED, assign_parts, find_first_of_each, find_independent, find_used
-from curation.trust.stacked import list_stored_numbers, read_numbers
-from curation.trust.states import read_states
-from train.trust import compute_logits_at, fit_rows
-from train.trust_loop import LabelledRows, SideBySide, end_never
-from tune.halving import Bar, compute_rung_aucs
-from tune.space import Point, Space
+from curation.trust.parts import NAMES, UNUSED, assign_parts, find_first_of_each, find_independent, find_used
+from curation.trust.stacked import list_stored_numbers
+from train.trust import compute_logits_at, fit_rows, read_inputs
+from train.trust_loop import LabelledRows, SideBySide
+from tune.space import Point
 
 
 class TrialRows(NamedTuple):
@@ -57,17 +54,9 @@ class TrialRows(NamedTuple):
         """The cluster of each row, or None if ``splits.group`` is not set."""
         return self.unit_N if self.is_clustered else None
 
-    def share(self, trust: TrustConfig, seed: int) -> "TrialRows":
-        """Return the rows that ``trust.source_share`` selects with that seed; a search reads no other labels."""
-        taken_N = find_used(self.row_ids_N, trust, seed)
-        if taken_N.all():
-            return self
-        fields: Json = {name: of[taken_N] for name, of in self._asdict().items() if isinstance(of, np.ndarray)}
-        return self._replace(inputs={name: input_ND[taken_N] for name, input_ND in self.inputs.items()}, **fields)
-
     def rows(self, trust: TrustConfig, held_out_N: Bools, *, seed: int) -> LabelledRows:
         """Return the rows in the parts that a fit with these settings reads, without copying inputs."""
-        all_rows = trust.model_copy(update={"source_share": 1.0})  # of the rows that there are (:meth:`share`)
+        all_rows = trust.model_copy(update={"source_share": 1.0})  # of the rows that there are
         part_N = assign_parts(self.row_ids_N, all_rows, seed, unit_N=self.cluster_N)
         left_out_N = held_out_N if trust.fit_on == "all" else held_out_N | ~self.parsed_N
         part_N[left_out_N] = UNUSED
@@ -89,54 +78,44 @@ class TrialRows(NamedTuple):
         return np.minimum((unit_N * folds).astype(np.int64), folds - 1)
 
 
-def read_source(labels: TableRef, grades: TableRef, names: Sequence[str]) -> tuple[TrialRows, int]:
+def read_source(
+    labels: TableRef, grades: TableRef, names: Sequence[str], trust: TrustConfig, seed: int
+) -> tuple[TrialRows, int]:
     """Return the graded rows of the source split that have all of the named inputs, and how many graded rows lack one.
 
-    Of rows with the same question only the first one is read. ``names`` are states and scalar columns.
+    Of rows with the same question only the first one is read, and of all the share that ``trust.source_share`` selects
+    with the seed. ``names`` are states and scalar columns.
 
     Raises:
         SourceError: an input is not stored, or no row has all of them.
     """
     graded = read_grades(grades)
-    first_M = graded.row_ids_N[find_first_of_each(graded.question_N)]
-    columns = [get_input_column(name) for name in names]
-    ids, parsed, parts, numbers_of = [], [], [], []
-    dataset = io.open_table(labels)
-    if missing := [name for name, column in zip(names, columns, strict=True) if column not in dataset.schema.names]:
+    stored = io.open_table(labels).schema
+    if missing := [name for name in names if get_input_column(name) not in stored.names]:
         raise SourceError(
             f"tune: the source's labels do not hold {', '.join(missing)}; "
             f"{describe_mend(get_input_column(missing[0]))}, and {len(graded.row_ids_N):,} source rows are labelled "
             "again"
         )
-    numbers = list_stored_numbers(dataset.schema)
-    read = list(dict.fromkeys(["row_id", "label", *columns, *numbers]))
-    scanner = dataset.scanner(columns=read, filter="error IS NULL")
-    for batch in scanner.to_batches():
-        states = read_states(batch, columns)
-        row_ids_B = batch.column("row_id").to_numpy()
-        use_B = np.isin(row_ids_B, first_M) & ~states.missing_N
-        ids.append(row_ids_B[use_B])
-        parsed.append(batch.column("label").is_valid().to_numpy(zero_copy_only=False)[use_B])
-        parts.append([column.numpy()[use_B] for column in states.columns])
-        numbers_of.append(read_numbers(batch, numbers)[use_B])
-    if not sum(map(len, ids)):
+    numbers, is_first_G = list_stored_numbers(stored), find_first_of_each(graded.question_N)
+    read = read_inputs(labels, graded.row_ids_N, names, numbers, "error IS NULL")
+    first_N = is_first_G[read.places_N]
+    num_lacking = int(is_first_G.sum() - first_N.sum())
+    first_N &= find_used(graded.row_ids_N[read.places_N], trust, seed)
+    places_N = read.places_N[first_N]
+    if not len(places_N):
         raise SourceError(f"tune: none of {len(graded.row_ids_N):,} graded source rows has all of {', '.join(names)}")
-    row_ids_N = np.concatenate(ids)
-    order_N = np.argsort(row_ids_N)
-    row_ids_N = row_ids_N[order_N]
-    places_N = np.searchsorted(graded.row_ids_N, row_ids_N)
-    stacked = zip(names, zip(*parts, strict=True), strict=True)
     found = TrialRows(
-        row_ids_N=row_ids_N,
+        row_ids_N=graded.row_ids_N[places_N],
         unit_N=graded.unit_N[places_N],
         correct_N=graded.correct_N[places_N],
-        parsed_N=np.concatenate(parsed)[order_N],
-        inputs={name: np.concatenate(part)[order_N] for name, part in stacked},
-        numbers_NK=np.concatenate(numbers_of)[order_N],
+        parsed_N=read.parsed_N[first_N],
+        inputs={name: input_ND[first_N] for name, input_ND in zip(names, read.inputs, strict=True)},
+        numbers_NK=read.numbers_NK[first_N],
         numbers=numbers,
         is_clustered=graded.cluster_N is not None,
     )
-    return found, len(first_M) - len(row_ids_N)
+    return found, num_lacking
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,22 +156,6 @@ class Objective:
                     "but both right and wrong ones are needed; give more source rows or fewer folds"
                 )
 
-    def check_components(self, source: TrialRows, space: Space, folds: Iterable[tuple[int, int]]) -> None:
-        """Raise ``ConfigError`` if a point of the space needs more principal components than a trial's rows have.
-
-        ``folds``: for each fit the fold that it holds out, and the seed of the folds.
-        """
-        asked = list(space.projections)
-        if not asked:
-            return
-        num_fit = min(
-            len(source.rows(space.base, source.fold_N(self.folds, seed) == fold, seed=seed).places(FIT))
-            for fold, seed in folds
-        )
-        for key, size, states in asked:
-            width = sum(source.inputs[name].shape[1] for name in states)
-            check_size(size, width=width, num_rows=num_fit, key=key)
-
     def value(
         self, raw_N: Floats, trust_N: Floats, correct_N: Bools, parsed_N: Bools, cluster_N: Int64s | None = None
     ) -> float:
@@ -229,20 +192,11 @@ class Outcome:
     """The fit's record: rows of each part, steps, losses, validation AUCs."""
 
 
-def run_trial(
-    source: TrialRows,
-    point: Point,
-    objective: Objective,
-    *,
-    fold: int,
-    seed: int,
-    fit_seed: int,
-    bar: Bar | None = None,
-) -> Outcome:
+def run_trial(source: TrialRows, point: Point, objective: Objective, *, fold: int, seed: int, fit_seed: int) -> Outcome:
     """Fit a point on all folds but one, and measure it on the held-out ``fold``.
 
     ``seed`` is that of the folds and of the parts of the other rows, equal for trials to be compared; ``fit_seed`` that
-    of initial weights and batches. Below ``bar`` a network's fit ends early.
+    of initial weights and batches.
 
     Raises:
         DegenerateSourceError: all labels are right, or all wrong, in one part of the other folds.
@@ -259,20 +213,15 @@ def run_trial(
                 f"tune: {num_right} of {len(correct_P)} labels are right in the {name} part, but both right and "
                 f"wrong ones are needed; give more source rows or fewer folds (trust.{name}_fraction)"
             )
-    max_steps = point.trust.max_steps
-    ends = end_never if bar is None else (lambda record: bar.ends(record, max_steps))
-    trust = fit_rows(point.kind, rows, point.trust, seed=fit_seed, origin={"seed": fit_seed}, ends=ends)
+    trust = fit_rows(point.kind, rows, point.trust, seed=fit_seed, origin={"seed": fit_seed})
     raw_H = compute_logits_at(trust, rows, np.flatnonzero(held_N))
     cluster_H = None if source.cluster_N is None else source.cluster_N[held_N]
     value = objective.value(raw_H, trust.to_trust(raw_H), source.correct_N[held_N], source.parsed_N[held_N], cluster_H)
     if not np.isfinite(value):
         raise ValueError(f"{objective.metric} of the fold that was held out is {value}")
-    rungs = {}
-    if bar is not None and "steps" in trust.fit:
-        rungs["rungs"] = compute_rung_aucs(trust.fit["steps"], trust.fit["validation_aucs"], max_steps, bar.eta)
     return Outcome(
         value=value,
         num_held_out=int(held_N.sum()),
         seconds=time.monotonic() - begun,
-        fit={key: item for key, item in trust.fit.items() if key != "seed"} | rungs,
+        fit={key: item for key, item in trust.fit.items() if key != "seed"},
     )

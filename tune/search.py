@@ -1,8 +1,17 @@
-"""A search for a trust function: the trials, the finalists on other folds and seeds, and the choice."""
+"""A search for a trust function: the trials, the finalists on other folds and seeds, and the choice.
 
+Trials are numbered; a number's point never depends on the machine. A random point follows from the seed and its number.
+Optuna's tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011) proposes trial k from the results of trials 0
+to k - ``ahead`` alone, told in their order: so a search that was killed, or ran with another number of trials at once,
+tries the same points.
+"""
+
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
+
+import optuna
 
 from curation.config import TuneConfig
 from curation.config.tune import LARGER_IS_BETTER
@@ -12,10 +21,55 @@ from curation.report import describe_point
 from curation.telemetry.standing import Standing, Update
 from tune.choose import Choice, choose
 from tune.fits import Fits, Fold, Trial
-from tune.halving import Halving
 from tune.objective import Objective
-from tune.proposals import Listed, make_proposals
 from tune.space import KIND, Point, Space
+
+LEAST_RANDOM = 10
+"""Minimum number of first trials that the estimator draws at random."""
+
+
+class Proposals:
+    """The points of trials 0, 1, 2, ... by a sampler of Optuna, which receives their results in any order."""
+
+    def __init__(
+        self, space: Space, sampler: optuna.samplers.BaseSampler, ahead: int, *, larger_is_better: bool
+    ) -> None:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._space, self._ahead = space, ahead
+        self._study = optuna.create_study(direction="maximize" if larger_is_better else "minimize", sampler=sampler)
+        self._asked: list[optuna.Trial] = []
+        self._results: dict[int, float | None] = {}
+        self._num_told = 0
+
+    def ask(self, number: int) -> Point | None:
+        """Return the next trial's point, or ``None`` while earlier results are awaited. Call in trial order."""
+        until = number - self._ahead + 1
+        while self._num_told < until:
+            if self._num_told not in self._results:
+                return None
+            value = self._results[self._num_told]
+            failed = optuna.trial.TrialState.FAIL if value is None else None
+            self._study.tell(self._asked[self._num_told], value, state=failed)
+            self._num_told += 1
+        assert number == len(self._asked), "trials are asked for in order"
+        trial = self._study.ask()
+        self._asked.append(trial)
+        return self._space.draw(trial)
+
+    def tell(self, number: int, value: float | None) -> None:
+        """Record the metric of a trial, ``None`` if it failed."""
+        self._results[number] = value
+
+
+def make_proposals(config: TuneConfig, space: Space, *, seed: int, larger_is_better: bool) -> Proposals:
+    """Return the proposals of a search by ``random`` or ``tpe``."""
+    own = derive(seed, config.search) % 2**32
+    if config.search == "random":  # waits for nothing, as it learns nothing
+        random = optuna.samplers.RandomSampler(seed=own)
+        return Proposals(space, random, config.trials, larger_is_better=larger_is_better)
+    num_random = max(LEAST_RANDOM, 2 * len(space.dimensions))
+    tpe = optuna.samplers.TPESampler(seed=own, n_startup_trials=num_random)
+    return Proposals(space, tpe, config.ahead, larger_is_better=larger_is_better)
 
 
 class SearchResult(NamedTuple):
@@ -49,12 +103,18 @@ def search(
         ConfigError: a grid over a range.
     """
     larger = LARGER_IS_BETTER[objective.metric]
-    proposals, num = make_proposals(config, space, seed=seed, larger_is_better=larger)
+    proposals = make_proposals(config, space, seed=seed, larger_is_better=larger)
+    ask: Callable[[int], Point | None] = proposals.ask
+    num = config.trials
+    if config.search == "grid":
+        grid = list(itertools.islice(space.grid(), config.trials))
+        ask, num = grid.__getitem__, len(grid)
     num_finals = (1 + config.finalists) * config.folds * config.seeds
     best: Trial | None = None
 
     def on_done(trial: Trial, num_done: int) -> None:
         nonlocal best
+        proposals.tell(trial.number, None if trial.outcome is None else trial.outcome.value)
         update(Standing(rows=num_done, total=num + num_finals, unit="fits"))
         if trial.outcome is None:
             say(f"trial {trial.number} failed: {trial.error}")
@@ -64,17 +124,15 @@ def search(
             say(f"{num_done:,} of {num:,} trials, the best is trial {trial.number}, {value}")
 
     one, every = make_folds(config, seed)
-    halving = None if config.halving is None else Halving(config.halving, config.ahead)
-    trials = fits.run("trials", proposals, [one] * num, on_done=on_done, hours=config.hours, halving=halving)
+    trials = fits.run("trials", ask, [one] * num, on_done=on_done, hours=config.hours)
     default = Point.default(space.base)
     finalists = _choose_finalists(trials, config.finalists, larger=larger)
     drawn = [{key: value for key, value in trial.drawn.items() if key != KIND} for trial in finalists]
     points = [default, *(space.point(trial.kind, values) for trial, values in zip(finalists, drawn, strict=True))]
     say(f"the best {len(finalists)} and the default: {len(every)} fits each on other folds and seeds")
-    listed = Listed([point for point in points for _ in every])
     finals = fits.run(
         "finals",
-        listed,
+        [point for point in points for _ in every].__getitem__,
         every * len(points),
         on_done=lambda _, done: update(Standing(rows=num + done, total=num + len(points) * len(every), unit="fits")),
     )

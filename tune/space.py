@@ -75,44 +75,22 @@ PRESETS: Mapping[str, JsonView] = {
 """Preset spaces by name; a space's own keys are added to those of its preset, or replace them."""
 
 
-class Values(NamedTuple):
-    """A dimension of listed values."""
+SCALES = ("uniform", "log", "int", "log_int")
+"""The kinds of ranges: uniform or uniform in the logarithm, and of any or of only whole numbers."""
 
-    values: tuple[Any, ...]
+
+class Dimension(NamedTuple):
+    """The values of a setting to try: all of ``ends``, or with a scale of ``SCALES`` the numbers from end to end."""
+
+    ends: tuple[Any, ...]
+    scale: str | None = None
 
     def draw(self, key: str, trial: "optuna.Trial") -> Any:
         """Return the value that a trial suggests."""
-        return self.values[trial.suggest_categorical(key, range(len(self.values)))]
-
-    @property
-    def ends(self) -> tuple[Any, ...]:
-        """The values to validate: all of them."""
-        return self.values
-
-
-class Range(NamedTuple):
-    """A dimension of numbers between two ends, both included."""
-
-    low: float
-    high: float
-    log: bool
-    integer: bool
-
-    def draw(self, key: str, trial: "optuna.Trial") -> float:
-        """Return the number that a trial suggests."""
-        if self.integer:
-            return trial.suggest_int(key, int(self.low), int(self.high), log=self.log)
-        return trial.suggest_float(key, self.low, self.high, log=self.log)
-
-    @property
-    def ends(self) -> tuple[Any, ...]:
-        """The values to validate: if both ends are valid, so is the range."""
-        return (int(self.low), int(self.high)) if self.integer else (self.low, self.high)
-
-
-Dimension = Values | Range
-RANGES = {"uniform": (False, False), "log": (True, False), "int": (False, True), "log_int": (True, True)}
-"""Whether a range is uniform in the logarithm, and whether it has only whole numbers, by the name of its kind."""
+        if self.scale is None:
+            return self.ends[trial.suggest_categorical(key, range(len(self.ends)))]
+        suggest: Any = trial.suggest_int if "int" in self.scale else trial.suggest_float
+        return suggest(key, *self.ends, log="log" in self.scale)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,20 +158,9 @@ class Space:
             found |= dict.fromkeys([*of_base, *itertools.chain(*(dimension.ends if dimension else ()))])
         return tuple(found)
 
-    @property
-    def projections(self) -> Iterator[tuple[str, int, tuple[str, ...]]]:
-        """The principal components that points may need: the key, their number, and their states."""
-        sizes, states = self.dimensions.get("pca"), self.dimensions.get("states")
-        key = "trust.pca" if sizes is None else "tune.space.pca"
-        drawn = itertools.product(
-            [self.base.pca] if sizes is None else sizes.ends, [self.base.states] if states is None else states.ends
-        )
-        asked = [("trust.pca", self.base.pca, self.base.states), *((key, *each) for each in drawn)]
-        return ((key, size, tuple(names)) for key, size, names in asked if size is not None)
-
     def draw(self, trial: "optuna.Trial") -> Point:
         """Return the point that a trial of Optuna suggests, with the dimensions that its kind reads."""
-        kind = self.kinds[0] if len(self.kinds) == 1 else Values(self.kinds).draw(KIND, trial)
+        kind = self.kinds[0] if len(self.kinds) == 1 else Dimension(self.kinds).draw(KIND, trial)
         return self.point(kind, {key: self.dimensions[key].draw(key, trial) for key in self._list_dimensions(kind)})
 
     def grid(self) -> Iterator[Point]:
@@ -201,7 +168,7 @@ class Space:
         for kind in self.kinds:
             keys = self._list_dimensions(kind)
             for key in keys:
-                if isinstance(self.dimensions[key], Range):
+                if self.dimensions[key].scale is not None:
                     raise ConfigError(f"tune.space.{key}: a grid needs a list of values; give one, or search: random")
             for values in itertools.product(*(self.dimensions[key].ends for key in keys)):
                 yield self.point(kind, dict(zip(keys, values, strict=True)))
@@ -255,7 +222,7 @@ class Space:
         if fitted.fit is None:
             check_options(where, load_code(fitted.made_by).fitted, None, None, self.base, None, **option)
         else:
-            check_options(where, load_code(fitted.fit), None, None, self.base, seed=0, output=None, **option)
+            check_options(where, load_code(fitted.fit), None, self.base, seed=0, origin={}, note=None, **option)
 
 
 def expand_preset(raw: JsonView) -> Json:
@@ -295,22 +262,23 @@ def _parse_dimension(where: str, value: object) -> Dimension:
     if isinstance(value, list | tuple):
         if not value:
             raise ConfigError(f"{where}: a list without values; give at least one, or leave the key out")
-        return Values(tuple(value))
-    if not isinstance(value, Mapping) or len(value) != 1 or next(iter(value)) not in RANGES:
+        return Dimension(tuple(value))
+    scale: Any = None
+    ends: Any = None
+    if isinstance(value, Mapping) and len(value) == 1:
+        ((scale, ends),) = value.items()
+    if scale not in SCALES:
         raise ConfigError(
             f"{where}: {value!r} is not a dimension; give a list of values, or one of "
-            f"{', '.join(f'{{{name}: [a, b]}}' for name in RANGES)}"
+            f"{', '.join(f'{{{name}: [a, b]}}' for name in SCALES)}"
         )
-    ((name, ends),) = value.items()
-    log, integer = RANGES[name]
+    types = (int,) if "int" in scale else (int, float)
     is_pair = isinstance(ends, list | tuple) and len(ends) == 2
-    number = (int,) if integer else (int, float)
-    if not is_pair or not all(type(end) in number and math.isfinite(end) for end in ends):
-        what = "whole numbers" if integer else "finite numbers"
-        raise ConfigError(f"{where}: {name}: {ends!r}; give two {what}, the lower first")
-    low, high = ends
-    if low >= high:
-        raise ConfigError(f"{where}: {name}: [{low}, {high}] has no points between its ends; give the lower first")
-    if log and low <= 0:
-        raise ConfigError(f"{where}: {name}: [{low}, {high}]: the logarithm needs a lower end above 0")
-    return Range(low=low, high=high, log=log, integer=integer)
+    if not is_pair or not all(type(end) in types and math.isfinite(end) for end in ends):
+        what = "whole numbers" if "int" in scale else "finite numbers"
+        raise ConfigError(f"{where}: {scale}: {ends!r}; give two {what}, the lower first")
+    if ends[0] >= ends[1]:
+        raise ConfigError(f"{where}: {scale}: {[*ends]} has no points between its ends; give the lower first")
+    if "log" in scale and ends[0] <= 0:
+        raise ConfigError(f"{where}: {scale}: {[*ends]}: the logarithm needs a lower end above 0")
+    return Dimension(tuple(ends), scale)

@@ -37,7 +37,7 @@ from curation.arrays import Bools, Float64s
 from curation.config import TrustConfig
 from curation.trust.stacked import PiecewiseLinearCalibrator, StackedTrust
 from train.combining import average_lines, fit_line
-from train.stack import fit_stacked_on
+from train.stack import fit_stacked
 from train.trust_loop import LabelledRows
 
 Map = Callable[[Float64s], Float64s]
@@ -112,7 +112,7 @@ WAYS: Mapping[str, Callable[[Dealt], Map]] = {
 
 def stacked(given: LabelledRows, rest: LabelledRows, states: tuple[str, ...], seed: int) -> Dealt:
     """Return a stack of the labelled rows, with the logits that its calibration was fitted on."""
-    trust = fit_stacked_on(given, TrustConfig(states=states), seed=seed, origin={})
+    trust = fit_stacked(given, TrustConfig(states=states), seed=seed, origin={})
     assert trust.held_out is not None, "a fit keeps its out-of-fold scores"
     raw_N = trust.raw_with(torch.from_numpy(np.asarray(rest.hidden_ND)), rest.numbers_NK, rest.numbers)
     straight, known_M = straightened(trust), ~np.isnan(trust.held_out.raw_N)

@@ -4,7 +4,6 @@ Ray itself takes minutes to report that nothing answers, and waits for ever for 
 with an autoscaler may still grow; in that case the run reports the missing resources and waits.
 """
 
-import difflib
 import math
 import os
 import re
@@ -168,7 +167,8 @@ def describe_lacking(asked: Sequence[Need], nodes: Sequence[Mapping[str, float]]
     for need in asked:
         places = sum(_count_places(need.resources, node) for node in nodes)
         if places < need.count:
-            has = "; ".join(sorted({_describe_resources(_select_resources(node, need.resources)) for node in nodes}))
+            own = ({name: node.get(name, 0.0) for name in need.resources} for node in nodes)
+            has = "; ".join(sorted({*map(_describe_resources, own)}))
             workers = f"{need.count} workers" if need.count > 1 else "a worker"
             words.append(
                 f"{need.key} asks for {workers} of {_describe_resources(need.resources)}, and there is room for "
@@ -177,18 +177,11 @@ def describe_lacking(asked: Sequence[Need], nodes: Sequence[Mapping[str, float]]
     return words
 
 
-def _select_resources(node: Mapping[str, float], asked: Mapping[str, float]) -> dict[str, float]:
-    """Return a node's amounts of the requested resources, with its accelerator types if a type is requested."""
-    has = {name: node.get(name, 0) for name in asked if not name.startswith(ACCELERATOR)}
-    types = {name: 1.0 for name in node if name.startswith(ACCELERATOR)} or {f"{ACCELERATOR}none": 1.0}
-    return has | (types if len(has) < len(asked) else {})
-
-
 def _describe_resources(resources: Mapping[str, float]) -> str:
     words = []
     for name, amount in resources.items():
         if name.startswith(ACCELERATOR):
-            words.append(f"accelerator type {name.removeprefix(ACCELERATOR)}")
+            words.append(f"{'' if amount else 'no '}accelerator type {name.removeprefix(ACCELERATOR)}")
         else:
             words.append(f"{amount / 2**30:.1f} GiB of memory" if name == "memory" else f"{amount:g} {name}")
     return " and ".join(words)
@@ -200,26 +193,18 @@ NVIDIA_TYPE = re.compile(r"(?!NVIDIA-|TESLA-)(?:[A-Z]+-)*[A-Z]*[0-9][A-Z0-9]*|Ge
 
 def check_accelerators(asked: Sequence[Need]) -> None:
     """Raise ``ConfigError`` if a need names a type of accelerator that no node can have, before anything waits."""
-    types = [
-        (need.key, name.removeprefix(ACCELERATOR))
-        for need in asked
-        for name in need.resources
-        if name.startswith(ACCELERATOR)
-    ]
-    if not types:
+    named = [(need.key, name) for need in asked for name in need.resources if name.startswith(ACCELERATOR)]
+    if not named:
         return
     from ray.util.accelerators import accelerators
 
-    known = sorted({of for key, of in vars(accelerators).items() if not key.startswith("_") and isinstance(of, str)})
-    for key, name in types:
+    known = {of for key, of in vars(accelerators).items() if not key.startswith("_") and isinstance(of, str)}
+    for key, resource in named:
+        name = resource.removeprefix(ACCELERATOR)
         if name not in known and not NVIDIA_TYPE.fullmatch(name):
-            by_letters = {re.sub("[^a-z0-9]|nvidia|tesla", "", of.lower()): of for of in known}
-            plain = re.sub("[^a-z0-9]|nvidia|tesla", "", name.lower())
-            near = difflib.get_close_matches(plain, by_letters, n=1)
             raise ConfigError(
-                f"{key}.accelerator_type: {name!r} is not a name that Ray gives to "
-                f"accelerators{f'; did you mean {by_letters[near[0]]!r}?' if near else ''} (ray.util.accelerators: "
-                f"{', '.join(known)}; for another NVIDIA card, give its model, such as H200)"
+                f"{key}.accelerator_type: {name!r} is not a name that Ray gives to accelerators "
+                f"({', '.join(sorted(known))}; for another NVIDIA card, give its model, such as H200)"
             )
 
 

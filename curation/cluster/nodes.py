@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from curation.cluster.versions import PROJECT, ask_versions
+from curation.cluster.versions import make_versions_question
 from curation.errors import ClusterError
 from curation.escaping import get_logger
 from curation.heavy import ray
@@ -27,16 +27,12 @@ AGAIN_SECONDS = 300.0  # the interval for repeating an unchanged state, so that 
 
 FIX = "install the same on every node (constraints.txt) or take the node away"
 
-CODE = f"{PROJECT} code"
-"""The key for a digest of this project's modules: an editable installation keeps its version while its code changes."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class NodeAnswer:
     """The answer of a living node; if there is none, ``value`` is None and ``problem`` says why."""
 
     node: str  # the address and the start of the node's id, because several nodes may share an address
-    node_id: str
     value: Any
     problem: str | None
 
@@ -71,7 +67,7 @@ def collect(nodes: Sequence[JsonView], asked: Sequence[Any], seconds: float) -> 
             problem = f"no answer within {seconds:g} seconds"
         except ray.exceptions.RayError as error:
             problem = f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
-        answers.append(NodeAnswer(node=name(node), node_id=node["NodeID"], value=value, problem=problem))
+        answers.append(NodeAnswer(node=name(node), value=value, problem=problem))
     return answers
 
 
@@ -89,17 +85,8 @@ def make_ray_options(resources: Mapping[str, float]) -> dict[str, Any]:
 def make_task(question: Callable[..., Any], node_id: str, resources: Mapping[str, float] = MappingProxyType({})) -> Any:
     """Return a remote function that runs only on one node and reserves these resources there."""
     remote: Any = ray.remote(question)
-    return remote.options(**make_ray_options(resources), max_retries=0, scheduling_strategy=_make_affinity(node_id))
-
-
-def start_actor(cls: type, node_id: str) -> Any:
-    """Start an actor that runs only on one node and reserves no resources there."""
-    remote: Any = ray.remote(cls)
-    return remote.options(**make_ray_options({}), scheduling_strategy=_make_affinity(node_id)).remote()
-
-
-def _make_affinity(node_id: str) -> Any:
-    return ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
+    affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
+    return remote.options(**make_ray_options(resources), max_retries=0, scheduling_strategy=affinity)
 
 
 def name(node: JsonView) -> str:
@@ -111,27 +98,6 @@ def describe_here() -> str:
     """Return the name of this process's node, for messages."""
     mine = ray.get_runtime_context().get_node_id()
     return next(name(node) for node in list_living() if node["NodeID"] == mine)
-
-
-def make_versions_question() -> Callable[[], dict[str, str]]:
-    """Return the question for a process's versions: of packages, and a digest of this project's code."""
-    packages, code = ask_versions(), CODE
-
-    def versions() -> dict[str, str]:
-        import hashlib
-        import importlib.util
-        from pathlib import Path
-
-        found = packages()
-        spec = importlib.util.find_spec("curation")
-        if spec is None or spec.origin is None:
-            return found | {code: "not installed"}
-        digest, root = hashlib.sha256(), Path(spec.origin).parents[1]
-        for path in sorted(path for part in ("curation", "train") for path in (root / part).rglob("*.py")):
-            digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
-        return found | {code: digest.hexdigest()[:8]}
-
-    return versions
 
 
 def describe_differences(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:

@@ -9,9 +9,8 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
 
 @contextmanager
@@ -41,17 +40,19 @@ def starting(tell: Callable[[str], None], *, alone: bool = False) -> Iterator[No
     ]
     if alone:
         changes += [(ray_constants, "ENABLE_RAY_CLUSTER", False), (Node, "start_log_monitor", lambda node: None)]
+    before = [(of, name, getattr(of, name)) for of, name, _ in changes]
     try:
-        with ExitStack() as stack:
-            for change in changes:
-                stack.enter_context(mock.patch.object(*change))
-            yield
+        for change in changes:
+            setattr(*change)
+        yield
     except BaseException:
         for node in begun:  # Ray ends what it began only with this process, and a next try begins it again
             if hasattr(node, "all_processes"):
                 node.kill_all_processes(check_alive=False, wait=True)
         raise
     finally:
+        for change in before:
+            setattr(*change)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))  # over that of C++
 
@@ -89,10 +90,3 @@ def list_node_types() -> set[str]:
     if (report := _internal_kv_get("__autoscaling_status")) is not None:  # the autoscaler before version 2
         types |= set((json.loads(report).get("autoscaler_report", {}).get("node_type_mapping") or {}).values())
     return types
-
-
-def find_draining_nodes() -> set[str]:
-    """Return the ids of the nodes that are about to be removed, e.g. of a spot machine after its notice."""
-    from ray.train.v2._internal.execution.preemption import _get_draining_nodes
-
-    return set(_get_draining_nodes())

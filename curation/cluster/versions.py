@@ -1,4 +1,4 @@
-"""The installed versions of the packages that a result depends on."""
+"""The installed versions of the packages that a result depends on, and a digest of this project's code."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -6,28 +6,39 @@ from types import MappingProxyType
 
 PROJECT = "trust-curation"
 PACKAGES = (PROJECT, "ray", "torch", "transformers", "peft", "pylance", "pyarrow", "scikit-learn", "chess")
+CODE = f"{PROJECT} code"
+"""The key for a digest of this project's modules: an editable installation keeps its version while its code changes."""
 
 
 @cache
 def find_versions() -> Mapping[str, str]:
     """Return the versions of Python and of the packages that a result depends on, as this process first found them."""
-    return MappingProxyType(ask_versions()())
+    return MappingProxyType({name: found for name, found in make_versions_question()().items() if name != CODE})
 
 
-def ask_versions() -> Callable[[], dict[str, str]]:
-    """Return the function behind :func:`find_versions`, pickled by value so that other processes can call it, too."""
-    packages = PACKAGES
+def make_versions_question() -> Callable[[], dict[str, str]]:
+    """Return the question for a process's versions, pickled by value: another process may have other code, or none."""
+    packages, code = PACKAGES, CODE
 
-    def found() -> dict[str, str]:
+    def versions() -> dict[str, str]:
+        import hashlib
         import importlib.metadata
+        import importlib.util
         import platform
+        from pathlib import Path
 
-        versions = {"python": platform.python_version()}
+        found = {"python": platform.python_version()}
         for package in packages:
             try:
-                versions[package] = importlib.metadata.version(package)
+                found[package] = importlib.metadata.version(package)
             except importlib.metadata.PackageNotFoundError:
-                versions[package] = "not installed"
-        return versions
+                found[package] = "not installed"
+        spec = importlib.util.find_spec("curation")
+        if spec is None or spec.origin is None:
+            return found | {code: "not installed"}
+        digest, root = hashlib.sha256(), Path(spec.origin).parents[1]
+        for path in sorted(path for part in ("curation", "train") for path in (root / part).rglob("*.py")):
+            digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+        return found | {code: digest.hexdigest()[:8]}
 
-    return found
+    return versions

@@ -18,7 +18,7 @@ from typing import Any
 
 import lance
 
-from curation.commands.inspect.find import iter_tables
+from curation.commands.inspect import iter_tables
 from curation.errors import RunDirError
 from curation.rundir.manifest import Manifest, record_in
 from curation.rundir.sealed import list_of

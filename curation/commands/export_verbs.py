@@ -1,4 +1,4 @@
-"""The export commands, and ``curate clean``, ``doctor`` and ``inspect``; they import heavy modules when they run."""
+"""The export commands, and ``curate clean``, ``verify``, ``doctor`` and ``inspect``; heavy modules load on use."""
 
 import json
 import sys
@@ -9,11 +9,12 @@ from typing import Any
 
 import click
 
-from curation.commands.options import SET, with_own_modules
+from curation.commands.options import ALLOW_CODE, SET, with_own_modules
 from curation.errors import ConfigError
 from curation.escaping import echo
 from curation.json_types import Json
 from curation.storage.paths import to_place
+from curation.telemetry.console import progress
 
 RUN_DIR = click.argument("run_dir")
 GENERATION = click.option("--generation", type=int, metavar="NUMBER", help="The generation (default: the last).")
@@ -32,21 +33,23 @@ def _export(
 
 @click.command("export")
 @RUN_DIR
-@click.option("--format", "form", type=click.Choice(["hf"]), default="hf", show_default=True, help="Hugging Face.")
+@click.option("--format", "form", type=click.Choice(["parquet", "jsonl"]), default="parquet", show_default=True)
+@click.option("--columns", metavar="A,B", help="Columns of the pool's files to add, such as your ids.")
 @click.option("--arm", metavar="ARM", help="The arm that selected the rows (default: trust, or the only one).")
 @GENERATION
 @OUTPUT
 @click.option("--push", metavar="REPO", help="Also upload it to this dataset repository (made private if new).")
 @click.option("--force", is_flag=True, help="Replace an earlier export in DIR.")
-def export_rows(run_dir: str, output: str, form: str, **asked: Any) -> None:
+def export_rows(run_dir: str, output: str, columns: str | None, **asked: Any) -> None:
     """Write the selected rows of the run in RUN_DIR as a data set: a folder that `datasets.load_dataset` reads.
 
-    It holds Parquet files, a card (README.md) with the run's numbers, and rows.json.
+    It holds Parquet or JSONL files, a card (README.md) with the run's numbers, and rows.json.
     """
     from curation.commands.export.hub import export_rows
 
-    named = {"format": form, **{name: asked[name] for name in ("arm", "generation", "push")}}
-    _export("export", export_rows, run_dir, output, named, **asked)
+    named = {"format": asked["form"], "columns": columns, **{key: asked[key] for key in ("arm", "generation", "push")}}
+    names = [] if columns is None else [name.strip() for name in columns.split(",")]
+    _export("export", export_rows, run_dir, output, named, columns=names, **asked)
 
 
 @click.command("export-student")
@@ -101,7 +104,7 @@ def clean(run_dir: str, older_than: float, dry_run: bool) -> None:
     RUN_DIR may be a filter's output: only its record is cleaned, since `curate filter` itself removes superseded data.
     """
     from curation.commands.clean import clean
-    from curation.commands.inspect.facts import format_size
+    from curation.commands.printing import format_size
 
     files = num_bytes = 0
     for item in clean(to_place(run_dir), older_than, dry=dry_run):
@@ -112,24 +115,39 @@ def clean(run_dir: str, older_than: float, dry_run: bool) -> None:
 
 
 @click.command()
+@click.argument("target", metavar="RUN_DIR | OUT | PACKAGE")
+@ALLOW_CODE
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def verify(target: str, allow_code: tuple[str, ...], as_json: bool) -> None:
+    """Read all files of a run, and say which are damaged and how to make them again.
+
+    It compares sizes and digests with those recorded when the files were written. It writes nothing. It also reads the
+    output of `curate filter` and trust packages. The exit code is 1 if anything is damaged.
+    """
+    from curation.commands.printing import show
+    from curation.commands.verify import verify
+
+    with progress("verify") as update:
+        found = verify(target, update, allow_code)
+    show(asdict(found), "curation.commands:verify.j2", as_json=as_json)
+    sys.exit(1 if found.damage else 0)
+
+
+@click.command()
 @click.argument("config", required=False, callback=with_own_modules)
 @SET
 @click.option("--address", help="Ray cluster to check, as `--set ray.address=...`.")
-@click.option("--vllm", is_flag=True, help="Start vLLM even if the configuration does not use it.")
-@click.option(
-    "--cluster", is_flag=True, help="Let an actor on every node label rows, and write them to the run's store."
-)
-def doctor(config: str | None, overrides: tuple[str, ...], **asked: Any) -> None:
-    """Check machine, packages, storage and Ray, and say how to fix each problem.
+def doctor(config: str | None, overrides: tuple[str, ...], address: str | None) -> None:
+    """Check machine, storage and Ray, and say how to fix each problem.
 
     With a CONFIG, also check everything that it needs. The exit code is 1 if any check fails.
     """
     if overrides and config is None:
         raise ConfigError("--set: needs a CONFIG to override")
-    from curation.commands.doctor.joined import examine
+    from curation.commands.doctor import examine
 
     states: Counter[str] = Counter()
-    for finding in examine(config, overrides, **asked):
+    for finding in examine(config, overrides, address=address):
         echo(finding.line)
         states[finding.state] += 1
     echo(f"{states['ok']} ok, {states['warn']} warn, {states['fail']} fail")
@@ -149,8 +167,7 @@ def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, *
 
     For a run directory alone, list its tables. A filter's output counts as a run directory.
     """
-    from curation.commands.inspect.facts import examine, format_facts, format_tables
-    from curation.commands.inspect.find import find, list_tables, record_of
+    from curation.commands.inspect import examine, find, format_facts, format_tables, list_tables, record_of
 
     if stage is None and (record := record_of(table)) is not None:
         found = list_tables(record)

@@ -34,8 +34,6 @@ else:
 @click.option("--probe", "num_rows", type=click.IntRange(min=1), metavar="ROWS", help="Number of rows to probe.")
 @click.option("--no-probe", is_flag=True, help="Label no rows, and make no forecast.")
 @click.option("--save", is_flag=True, help="Keep the forecast, so that the report compares it with what is used.")
-@click.option("--graph", is_flag=True, help="Show which stages each stage waits for.")
-@click.option("--gpu", metavar="CARD", help="Compare the memory of a run's processes with this card: L4, H100, ...")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def plan(config: str, overrides: tuple[str, ...], **how: Any) -> None:
     """Show the stages, their rows and what is already done, and forecast what labelling takes and costs.
@@ -52,16 +50,14 @@ def show_plan(
     num_rows: int | None = None,
     no_probe: bool = False,
     save: bool = False,
-    graph: bool = False,
     as_json: bool = False,
-    gpu: str | None = None,
     recut: bool = False,
 ) -> None:
     """Print the plan of a run or a filter, by the options of ``curate plan``."""
     if no_probe and (save or num_rows is not None):
         raise ConfigError("--no-probe: makes no forecast; leave out --save and --probe, or --no-probe")
     with redirect_stdout(sys.stderr):  # where Ray's warnings go, too: what this command prints is the plan alone
-        planned = planning.make_plan(config, probe=not (no_probe or graph), num_rows=num_rows, recut=recut, gpu=gpu)
+        planned = planning.make_plan(config, probe=not no_probe, num_rows=num_rows, recut=recut)
     made, path = planned.forecast, None
     if save and made is not None:
         described = planned.to_json()
@@ -69,7 +65,7 @@ def show_plan(
     if as_json:
         echo(json.dumps(planned.to_json(), indent=1))
         return
-    echo(planned.graph if graph else planned.table)
+    echo(planned.table)
     if made is not None:
         echo(format_forecast(made.to_json()))
     else:

@@ -11,7 +11,7 @@ from curation.config import ModelConfig, RunConfig, TuneConfig
 from curation.config.filter import FilterConfig
 from curation.config.resolved import describe_resolved, iter_warnings
 from curation.config.states import find_depth_problem, find_other_layers
-from curation.errors import ConfigError, ModelError
+from curation.errors import ModelError
 from curation.json_types import Json
 from curation.metrics import Estimate
 from curation.metrics.totals import make_exact
@@ -37,7 +37,7 @@ from curation.sources import compute_split_sizes, describe_left_out, discover
 from curation.stages.asking import AskModel
 from curation.stages.fit import check_search
 from curation.stages.prepare import check_columns
-from curation.stages.preview import check_preview, find_possible_groups, iter_group_warnings, look, preview
+from curation.stages.preview import check_preview, find_possible_groups, iter_group_warnings, preview
 from curation.stages.training import Training
 from curation.storage.paths import require_reachable
 from curation.telemetry.console import say
@@ -81,21 +81,10 @@ class Plan:
     memory: Sequence[str] = ()
     """One line per actor and training worker of a run, with needed and available memory."""
 
-    def to_json(self) -> Json:
-        """Return the plan as a JSON object."""
-        stages = [asdict(stage) for stage in self.stages]
-        forecast = None if self.forecast is None else self.forecast.to_json()
-        left_out = [item._asdict() for item in self.left_out]
-        total = {"seconds": None if self._num_unknown else self.total.to_json(), "tokens": self.num_tokens}
-        return {
-            "pool": self.pool,
-            "added": self.added,
-            "stages": stages,
-            "total": total,
-            "forecast": forecast,
-            "left_out": left_out,
-            "memory": list(self.memory),
-        }
+    @property
+    def num_unknown(self) -> int:
+        """Number of remaining stages whose model was never measured."""
+        return sum(stage.basis == "rough" and stage.seconds is None for stage in self.stages)
 
     @property
     def num_tokens(self) -> int | None:
@@ -103,9 +92,21 @@ class Plan:
         known = [stage.tokens for stage in self.stages if stage.tokens is not None]
         return sum(known) if known else None
 
+    def to_json(self) -> Json:
+        """Return the plan as a JSON object."""
+        return {
+            "pool": self.pool,
+            "added": self.added,
+            "stages": [asdict(stage) for stage in self.stages],
+            "total": {"seconds": None if self.num_unknown else self.total.to_json(), "tokens": self.num_tokens},
+            "forecast": None if self.forecast is None else self.forecast.to_json(),
+            "left_out": [item._asdict() for item in self.left_out],
+            "memory": list(self.memory),
+        }
+
     @property
     def table(self) -> str:
-        """One line per stage, in the order in which they run."""
+        """One line per stage, in the order in which they run, and the totals."""
         lines = [line for line in (self.pool, self.added) if line is not None]
         lines.append(f"{'stage':<44}{'rows':>12}{'seconds':>10}{'range':>18}  {'by':<9}state")
         for stage in self.stages:
@@ -113,41 +114,18 @@ class Plan:
             seconds = "" if stage.seconds is None else f"{stage.seconds:,.0f}"
             between = "" if stage.range is None else f"{stage.range[0]:,.0f} to {stage.range[1]:,.0f}"
             lines.append(f"{stage.name:<44}{rows:>12}{seconds:>10}{between:>18}  {stage.basis or '':<9}{stage.words}")
-        return "\n".join([*lines, *self._totals, *self.memory])
-
-    @property
-    def _num_unknown(self) -> int:
-        """Number of remaining stages whose model was never measured."""
-        return sum(stage.basis == "rough" and stage.seconds is None for stage in self.stages)
-
-    @property
-    def _totals(self) -> list[str]:
-        if not self.total.value:
-            return []
-        if unknown := self._num_unknown:
-            return [
-                f"from start to end: not known, because {unknown} stages (without seconds) ask or train a model that "
-                "was never measured here; the probe measures the first teacher, and a run measures the others"
-            ]
-        seconds, between = f"{self.total.value:,.0f}", f"{self.total.low:,.0f} to {self.total.high:,.0f}"
-        tokens = "" if self.num_tokens is None else f"; about {self.num_tokens:,} tokens"
-        lines = [f"{'from start to end, Ray and report too':<56}{seconds:>10}{between:>18}{tokens}"]
+        if self.num_unknown:
+            lines.append(
+                f"from start to end: not known, because {self.num_unknown} stages (without seconds) ask or train a "
+                "model that was never measured here; the probe measures the first teacher, a run measures the others"
+            )
+        elif self.total.value:
+            seconds, between = f"{self.total.value:,.0f}", f"{self.total.low:,.0f} to {self.total.high:,.0f}"
+            tokens = "" if self.num_tokens is None else f"; about {self.num_tokens:,} tokens"
+            lines.append(f"{'from start to end, Ray and report too':<56}{seconds:>10}{between:>18}{tokens}")
         if any(stage.basis in ("similar", "rough") for stage in self.stages):
             lines.append("similar: from stages of the same kind on this machine; rough: from no measurement here")
-        return lines
-
-    @property
-    def graph(self) -> str:
-        """One line per stage, by step, with the stages that it waits for."""
-        marks = {"done": "x", "skipped": "-"}
-        lines = [f"{'step':>4}      {'stage':<44}after"]
-        before = None
-        for stage in sorted(self.stages, key=lambda stage: stage.step):
-            step = "" if stage.step == before else str(stage.step)
-            before = stage.step
-            after = ", ".join(stage.after)
-            lines.append(f"{step:>4}  [{marks.get(stage.state, ' ')}] {stage.name:<44}{after}".rstrip())
-        return "\n".join([*lines, "[x] done, [-] nothing to do; stages of one step do not wait for each other"])
+        return "\n".join([*lines, *self.memory])
 
 
 def make_plan(
@@ -156,30 +134,26 @@ def make_plan(
     probe: bool,
     num_rows: int | None = None,
     recut: bool = False,
-    gpu: str | None = None,
 ) -> Plan:
     """Return every stage with its rows and state, and with ``probe`` a forecast of those that ask the first teacher.
 
     The probe labels a sample of ``num_rows`` rows (None: a moderate number) on Ray, by the actors that the run or the
-    filter would start. It changes nothing in the directory. ``recut`` is that of ``curate filter``. ``gpu`` is Ray's
-    name of the card that a run's memory is compared with.
+    filter would start. It changes nothing in the directory. ``recut`` is that of ``curate filter``.
 
     Raises:
-        ConfigError: a process of a run does not fit, the card is unknown, or ``gpu`` is given for a filter.
+        ConfigError: a process of a run does not fit.
     """
     opened: Opened[Any]
     forecaster: Callable[..., Any]
     memory: Sequence[str] = ()
     if isinstance(config, FilterConfig):
-        if gpu is not None:
-            raise ConfigError("--gpu: compares only the processes of a run with a card, not those of a filter")
         from curation.filter import opened as filters  # heavy, and a run needs none of it
 
         opened = output = filters.look(config, recut=recut)
         forecaster = partial(filters.forecast_filter, output)
     else:
         opened = run = open_run(config, save=False)
-        forecaster, memory = partial(forecast_run, run), tuple(iter_memory_lines(config, gpu))
+        forecaster, memory = partial(forecast_run, run), tuple(iter_memory_lines(config))
     if not opened.is_settled():
         for line in opened.checks():
             say(line)
@@ -293,7 +267,6 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
         )
     seen = preview(config, files, taken)
     yield from (CheckedLine("rows", line) for line in check_preview(seen, config))
-    yield from (CheckedLine("rows", line) for line in look(config, files, taken))
     yield from (CheckedLine("setting", line) for line in check_settings(config, files, num_pool))
     if config.trust.search or config.tune != TuneConfig():
         check_search(config, num_pool)

@@ -1,14 +1,11 @@
 """A run directory as objects (``curation.open``): its report, its metrics, and tables that are read on demand."""
 
 import os
-import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset
 
 from curation.commands.export.fit import get_labels_stage
@@ -28,37 +25,14 @@ from curation.tables import io, schemas
 if TYPE_CHECKING:
     import datasets
     import pandas
-    import polars
-
-
-class ScannedColumns(pyarrow.dataset.Dataset):  # type: ignore[misc]  # pyarrow has no types
-    """A pyarrow dataset of selected columns of a table, for DuckDB, which does not support 16-bit floats.
-
-    Lance has no casts and refuses most of DuckDB's filters, so pyarrow filters the rows that Lance reads.
-    """
-
-    def __init__(self, dataset: pyarrow.dataset.Dataset, columns: Sequence[str]) -> None:
-        self._dataset, self._columns = dataset, list(columns)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns and their types."""
-        return pa.schema([self._dataset.schema.field(name) for name in self._columns])
-
-    def scanner(self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None, **_: Any) -> Any:
-        """Return a scanner of the named columns (default: all) over the rows that match ``filter``."""
-        columns = self._columns if columns is None else list(columns)
-        read = [name for name in self._columns if name in columns or re.search(rf"\b{name}\b", str(filter))]
-        reader = self._dataset.scanner(columns=read or self._columns[:1]).to_reader()
-        return pyarrow.dataset.Scanner.from_batches(reader, columns=columns, filter=filter)
 
 
 class ResultTable:
     """A table of a run. Each ``to_...`` method reads the named columns into memory.
 
     The default is all columns but hidden states (``state_...``), which are most of a table's bytes. ``filter`` is an
-    SQL expression (``"label IS NOT NULL AND trust_trust > 0.9"``); the result of :meth:`Results.sql` accepts none.
-    Unknown columns and unreadable tables raise a ``TableError``.
+    SQL expression (``"label IS NOT NULL AND trust_trust > 0.9"``). Unknown columns raise a ``TableError``, and so do
+    unreadable tables.
     """
 
     def __init__(self, name: str, dataset: pyarrow.dataset.Dataset) -> None:
@@ -94,20 +68,16 @@ class ResultTable:
 
     def to_pandas(self, columns: Sequence[str] | None = None, filter: str | None = None) -> "pandas.DataFrame":
         """Return the rows as a pandas DataFrame (see :meth:`to_arrow`)."""
-        _import_package("pandas")
         return self.to_arrow(columns, filter).to_pandas()
-
-    def to_polars(self, columns: Sequence[str] | None = None, filter: str | None = None) -> "polars.DataFrame":
-        """Return the rows as a Polars DataFrame (see :meth:`to_arrow`)."""
-        frame: polars.DataFrame = _import_package("polars").from_arrow(self.to_arrow(columns, filter))
-        return frame
 
     def to_dataset(self, columns: Sequence[str] | None = None, filter: str | None = None) -> "datasets.Dataset":
         """Return the rows as a Hugging Face ``datasets.Dataset``, which TRL's trainers accept (see :meth:`to_arrow`).
 
         For a pyarrow dataset that is read while it is scanned, use :attr:`dataset`.
         """
-        return _import_package("datasets").Dataset(self.to_arrow(columns, filter))
+        import datasets  # heavy
+
+        return datasets.Dataset(self.to_arrow(columns, filter))
 
 
 class Results:
@@ -119,7 +89,7 @@ class Results:
 
     def __init__(self, run: RecordedRun, generation: int) -> None:
         self._run = run
-        self.directory = run.place
+        self.directory = run.manifest.directory
         self.generation = generation
 
     @classmethod
@@ -129,7 +99,7 @@ class Results:
         return cls(found, choose_generation(found.config, generation, "leave it out for the last one"))
 
     def __repr__(self) -> str:
-        return f"{self.directory}, generation {self.generation}, with the tables {', '.join(self.tables)}"
+        return f"{self.directory}, generation {self.generation}"
 
     @cached_property
     def report(self) -> Json:
@@ -174,35 +144,6 @@ class Results:
             raise TableError(f"{self.directory}: has no split {split!r}; it has {', '.join(self._run.splits)}")
         return self._open_table(f"rows of {split}", self._run.splits[split])
 
-    @property
-    def tables(self) -> Mapping[str, Callable[[], ResultTable]]:
-        """The tables that :meth:`sql` can query, by name: three for each split, and the selected rows of each arm."""
-        found: dict[str, Callable[[], ResultTable]] = {}
-        for split in sorted(self._run.config.splits.labelled(), key=lambda name: name != "pool"):
-            for name, of in (("labels", self.labels), ("grades", self.grades), ("rows", self.rows)):
-                found[name if split == "pool" else f"{name}_{split}"] = partial(of, split)
-        found |= {f"selected_{arm}": partial(self.selected, arm) for arm in self._run.config.selection.arms}
-        return {re.sub(r"\W", "_", name): of for name, of in found.items()}
-
-    def sql(self, query: str) -> ResultTable:
-        """Return the result of a DuckDB query over the run's :attr:`tables`, of which it opens those it names.
-
-        Hidden states and other columns of 16-bit floats cannot be queried.
-        """
-        duckdb = _import_package("duckdb")
-        with duckdb.connect() as connection:
-            for name, of in self.tables.items():
-                if re.search(rf"\b{name}\b", query):
-                    table = of()
-                    types = {column: str(table.schema.field(column).type) for column in table.columns}
-                    shown = [column for column, kind in types.items() if "halffloat" not in kind]
-                    connection.register(name, ScannedColumns(table.dataset, shown))
-            try:
-                found = connection.sql(query).to_arrow_table()
-            except duckdb.Error as error:
-                raise TableError(f"sql: {error}; the run's tables are {', '.join(self.tables)}") from error
-        return ResultTable("sql", pyarrow.dataset.dataset(found))
-
     def _open_made(self, output: str, split: str, verb: str, *classes: type[Stage]) -> ResultTable:
         """Return a table of a labelled split, made by a stage of the first of ``classes`` that is done."""
         if split not in (labelled := self._run.config.splits.labelled()):
@@ -226,11 +167,3 @@ class Results:
                 f"{ref.uri}: cannot be read ({describe_lance_error(error) or error}); "
                 f"`curate verify {self.directory}` says what is damaged"
             ) from error
-
-
-def _import_package(name: str) -> Any:
-    """Return a package that only some results need."""
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        raise TableError(f'{name}: is not installed; pip install {name}, or "trust-curation[results]"') from error

@@ -3,8 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from curation.filter import opened
     from curation.pipeline import running
     from curation.rundir import manifest
-    from curation.storage.paths import Place
 else:
     capacity, manifest, running = map(
         Lazy, ("curation.cluster.capacity", "curation.rundir.manifest", "curation.pipeline.running")
@@ -56,8 +54,7 @@ GRAVE = {"stop": ("do not use",), "care": ("do not use", "use with care")}
 """Verdict levels for each value of ``--fail-on-verdict``; ``curation.report.rules`` is too heavy to import here."""
 SEVERAL = {"combine": "curation.extras.combine.combined:combine", "compare": "curation.extras.combine.compared:compare"}
 """Functions of several run directories and a folder for the page, by option; imported when they are called."""
-BEGIN_SECONDS = 60.0
-"""How long ``--watch`` waits for the driver of an unfinished run to start."""
+WATCH_SECONDS = 2.0
 
 
 @click.command()
@@ -66,7 +63,6 @@ BEGIN_SECONDS = 60.0
 @ADDRESS
 @WAIT
 @click.option("--until", metavar="STAGE", help="Run STAGE and only the stages that it needs.")
-@click.option("--only", metavar="STAGE", help="Run STAGE alone; the stages that it needs must be done.")
 @click.option("--redo", multiple=True, metavar="STAGE", help="Do STAGE again, and all stages that depend on it.")
 @click.option(
     "--fail-on-verdict",
@@ -79,7 +75,6 @@ def run(
     address: str | None,
     wait: bool,
     until: str | None,
-    only: str | None,
     redo: tuple[str, ...],
     fail_on_verdict: str | None,
 ) -> None:
@@ -88,14 +83,12 @@ def run(
     `curate plan` shows the names of stages, e.g. gen-0/select. In a run with one generation, select is enough. CONFIG
     may also be the run directory.
     """
-    if until is not None and only is not None:
-        raise ConfigError("--until and --only: give one of them")
-    if fail_on_verdict is not None and (until or only):
-        raise ConfigError("--fail-on-verdict: a part of a run has no verdict; leave out --until and --only")
+    if fail_on_verdict is not None and until:
+        raise ConfigError("--fail-on-verdict: a part of a run has no verdict; leave out --until")
     config, overrides = find_run_config(config, add_address(address, overrides))
     settings = load.load_config(config, overrides)
-    if part := until or only:
-        running.run_part(settings, part, alone=only is not None, wait=wait, redo=redo)
+    if until:
+        running.run_part(settings, until, wait=wait, redo=redo)
         return
     content = running.run_chain(
         settings, config_path=config, command=format_command("run", config, overrides), wait=wait, redo=redo
@@ -163,15 +156,14 @@ def validate(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
 )
 @SET
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("--combine", is_flag=True, help="Average the finished runs in several run directories.")
-@click.option("--compare", is_flag=True, help="Set the finished runs in several run directories side by side.")
+@click.option("--combine", "way", flag_value="combine", help="Average the finished runs in several run directories.")
+@click.option("--compare", "way", flag_value="compare", help="Set finished runs in several directories side by side.")
 @click.option("-o", "--output", metavar="DIR", help="Folder of the page (default: combined-report, compared-report).")
 def report(
     configs: tuple[str, ...],
     overrides: Overrides,
     as_json: bool,
-    combine: bool,
-    compare: bool,
+    way: str | None,
     output: str | None,
 ) -> None:
     """Write the report of a finished run again and print its arms. CONFIG may also be the run directory.
@@ -182,19 +174,16 @@ def report(
     With --compare: say what differs in the configurations of finished runs, and how their results differ from the
     first one's.
     """
-    ways = [way for way, is_chosen in (("combine", combine), ("compare", compare)) if is_chosen]
-    if len(ways) > 1:
-        raise ConfigError("--combine and --compare: give one of them")
-    if ways and overrides:
-        raise ConfigError(f"--set: changes a CONFIG, and --{ways[0]} reads run directories as they are; drop one")
-    if not ways and output is not None:
+    if way and overrides:
+        raise ConfigError(f"--set: changes a CONFIG, and --{way} reads run directories as they are; drop one")
+    if not way and output is not None:
         raise ConfigError("--output: is where --combine and --compare write; a report goes into its run directory")
-    if not ways and len(configs) > 1:
+    if not way and len(configs) > 1:
         raise ConfigError(
             f"report: takes one CONFIG, not {len(configs)}; several run directories need --combine or --compare"
         )
-    if ways:
-        content, page, table = load_code(SEVERAL[ways[0]])(configs, output)
+    if way:
+        content, page, table = load_code(SEVERAL[way])(configs, output)
     else:
         config, overrides = find_run_config(configs[0], overrides)
         settings = load.load_config(config, overrides)
@@ -207,28 +196,18 @@ def report(
         table = format_arms(content)
     echo(json.dumps(content, indent=1) if as_json else table)
     echo(f"report: {page}", err=as_json)
-    for line in () if ways else describe_verdict(content):
+    for line in () if way else describe_verdict(content):
         echo(line, err=as_json)
 
 
 @click.command()
 @RUN
 @SET
-@click.option(
-    "--watch",
-    type=click.FloatRange(min=0.1),
-    is_flag=False,
-    flag_value=2.0,
-    metavar="[SECONDS]",
-    help="Refresh every SECONDS seconds (default 2) until the run ends.",
-)
+@click.option("--watch", is_flag=True, help="Print it again every two seconds until the driver ends.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json: bool) -> None:
-    """Show what a run or a filter has done and is doing. CONFIG may also be the run directory, or a filter's output.
-
-    With --watch, the command waits up to one minute for the driver of an unfinished run to start.
-    """
-    if as_json and watch is not None:
+def status(config: str, overrides: tuple[str, ...], watch: bool, as_json: bool) -> None:
+    """Show what a run or a filter has done and is doing. CONFIG may also be the run directory, or a filter's output."""
+    if as_json and watch:
         raise ConfigError("--json: prints once; leave out --watch")
     settings: RunConfig | filter_config.FilterConfig
     work = to_place(config) / filter_config.WORK
@@ -241,36 +220,19 @@ def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json
     else:
         config, overrides = find_run_config(config, overrides)
         settings = (load.load_filter if load.is_filter(config) else load.load_config)(config, overrides)
-    if isinstance(settings, filter_config.FilterConfig):
-        look_again = partial(filters.look, settings)
-    else:
-        look_again = partial(statuses.look, settings)
-    if as_json:
-        echo(json.dumps(statuses.make_status_json(look_again()), indent=1))
-    elif watch is None:
-        echo("\n".join(statuses.describe_status(look_again())))
-    else:
-        _watch(look_again, settings.directory, watch)
-
-
-def _watch(look: "Callable[[], statuses.Shown]", directory: "Place", seconds: float) -> None:
-    """Show the status repeatedly until the driver has ended, or no driver starts within :data:`BEGIN_SECONDS`."""
-    began, has_run = time.monotonic(), False
-    try:
+    with suppress(KeyboardInterrupt) if watch else nullcontext():
         while True:
-            runs = find_holder(directory) is not None  # before the look: what it then shows is the end's
-            has_run = has_run or runs
-            shown = look()
-            lines = list(statuses.describe_status(shown))
-            waits = not has_run and not shown.is_finished and time.monotonic() - began < BEGIN_SECONDS
-            if sys.stdout.isatty():
-                click.clear()
-            lines[0] = f"{time.strftime('%H:%M:%S')} {lines[0]}"
-            if waits:
-                lines.append(f"waiting up to {BEGIN_SECONDS:.0f} s for a driver; Ctrl-C stops")
-            echo("\n".join(lines) + "\n")
-            if not (runs or waits):
+            runs = find_holder(settings.directory) is not None  # before the look: what it then shows is the end's
+            shown = (
+                filters.look(settings) if isinstance(settings, filter_config.FilterConfig) else statuses.look(settings)
+            )
+            if as_json:
+                echo(json.dumps(statuses.make_status_json(shown), indent=1))
                 return
-            time.sleep(seconds)
-    except KeyboardInterrupt:
-        return
+            if watch and sys.stdout.isatty():
+                click.clear()
+            echo("\n".join(statuses.describe_status(shown)))
+            if not (watch and runs):
+                return
+            echo("")
+            time.sleep(WATCH_SECONDS)

@@ -2,9 +2,11 @@
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 
+from curation.commands.printing import render_text
 from curation.commands.tables import describe_verdict
 from curation.config import PricesConfig, RunConfig
 from curation.config.endpoint import PAID
@@ -20,7 +22,7 @@ from curation.rundir.status import Status, iter_statuses
 from curation.storage import lease
 from curation.storage.paths import Place
 from curation.teachers.endpoint_paid import read_spending
-from curation.telemetry.standing import Standing, Work, format_speed
+from curation.telemetry.standing import Standing, Work
 
 TAIL_BYTES = 64 * 1024
 OF_THE_LIVING = frozenset({"rows_per_second", "seconds_left", "answered", "work"})
@@ -48,6 +50,11 @@ class Shown:
         """Whether all stages are known and have nothing left to do."""
         return bool(self.states) and all(status.is_settled for status in self.states)
 
+    @cached_property
+    def holder(self) -> lease.Holder | None:
+        """The driver that works in the directory."""
+        return lease.find_holder(self.manifest.directory)
+
 
 def look(config: RunConfig) -> Shown:
     """Return the state of a run, from its directory alone."""
@@ -66,72 +73,75 @@ def look(config: RunConfig) -> Shown:
     return Shown(config=config, home=config.directory, nothing_yet=nothing, **known)
 
 
-def describe_status(shown: Shown) -> Iterator[str]:
-    """Yield lines on what is done, what is running and whether a driver is alive."""
-    manifest, found = shown.manifest, shown.states
+def describe_status(shown: Shown) -> list[str]:
+    """Return lines on what is done, what is running and whether a driver is alive."""
+    manifest = shown.manifest
     if not manifest.identity:
-        yield shown.nothing_yet
-        return
-    holder = lease.find_holder(manifest.directory)
-    yield f"{shown.home}: {'not running' if holder is None else f'running ({holder})'}"
-    yield from _describe_standing(manifest, found, shown.unknown)
-    events = list(parse_events(manifest.events.last(TAIL_BYTES)))
-    nodes = [event for event in events if event["event"] == "nodes"]
-    events = [event for event in events if event["event"] != "nodes"]
-    if nodes and holder is not None:
-        event = nodes[-1]
-        changes = [f"{word} {', '.join(event[word])}" for word in ("came", "left") if event[word]]
-        ago = f", {max(0.0, time.time() - event['time']):.0f} s ago: {'; '.join(changes)}" if changes else ""
-        yield f"{'nodes':<44}{event['num']:>12,}{ago}"
-    if events and events[-1]["event"] != "finished":
-        for event in _find_under_way(events, is_alive=holder is not None):
-            words = {key: event[key] for key in ("unit", "note") if key in event}
-            standing = Standing(rows=event["rows"], total=event["total"], answered=event.get("answered"), **words)
-            ended = "" if holder is not None else "; its driver ended, and `curate run` continues"
-            left = None if (seconds := event.get("seconds_left")) is None else (seconds, seconds)
-            yield f"{event['stage']:<44} {standing.words(event.get('rows_per_second'), left)}{ended}"
-            if "work" in event:
-                yield f"  {Work.from_json(event['work']).words()}"
-        last = events[-1]
-        age = f"last event, {max(0.0, time.time() - last['time']):.0f} s ago: {last['event']}"
-        fields = {key: value for key, value in last.items() if key not in ("time", "event")}
-        yield age if last["event"] == "progress" else f"{age} {json.dumps(fields)}"
-    if shown.is_finished:
-        yield from describe_verdict({"verdict": find_verdict(manifest)})
-    yield from shown.further
-    if (spent := compute_spent(shown.config)) is not None:
-        money = "" if spent["money"] is None else f", {spent['money']:.4g} {spent['currency']}"
-        limit = "" if spent["limit"] is None else f" of {spent['limit']:g}"
-        tokens = f"{spent['prompt_tokens']:,} tokens read, {spent['output_tokens']:,} written"
-        under_way = f", {spent['under_way']:,} under way or lost" if spent["under_way"] else ""
-        yield f"endpoint: {spent['questions']:,} questions{under_way}, {tokens}{money}{limit}"
-        yield from (f"endpoint: {of['answers']:,} answers {of['words']}, e.g. {of['example']}" for of in spent["odd"])
+        return [shown.nothing_yet]
+    facts, states = make_status_json(shown), {status.stage.name: status for status in shown.states}
+    recorded = [
+        {
+            "name": name,
+            "rows": record.rows,
+            "seconds": record.seconds,
+            "stale": "" if name not in states or states[name].state == "done" else states[name].words,
+            "dropped": record.outputs.get("dropped") or {},
+        }
+        for name in states or manifest.stages
+        if (record := manifest.stages.get(name)) is not None
+    ]
+
+    def describe_progress(event: Json) -> str:
+        words = {key: event[key] for key in ("unit", "note", "answered") if key in event}
+        standing = Standing(rows=event["rows"], total=event["total"], **words)
+        return standing.words(event.get("rows_per_second"), event.get("seconds_left"))
+
+    text = render_text(
+        "curation.commands:status.j2",
+        facts,
+        home=shown.home,
+        holder=shown.holder,
+        recorded=recorded,
+        fields=json.dumps(
+            {key: value for key, value in (facts["last_event"] or {}).items() if key not in ("time", "event")}
+        ),
+        verdict_lines=describe_verdict(facts) if shown.is_finished else [],
+        further=list(shown.further),
+        age=lambda event: f"{max(0.0, time.time() - event['time']):.0f}",
+        progress=describe_progress,
+        work=lambda work: Work.from_json(work).words(),
+    )
+    return text.splitlines()
 
 
 def make_status_json(shown: Shown) -> Json:
     """Return the status as a JSON object: the driver, every stage with its state, and the newest events."""
-    manifest, found = shown.manifest, shown.states
-    events = list(parse_events(manifest.events.last(TAIL_BYTES)))
-    newest = {event["event"]: event for event in events}
-    holder = lease.find_holder(manifest.directory)
+    manifest, stages = shown.manifest, []
+    for status in shown.states:
+        record = manifest.stages.get(status.stage.name)
+        rows, seconds = (None, None) if record is None else (record.rows, record.seconds)
+        about = {"name": status.stage.name, "state": status.state, "words": status.words}
+        stages.append({**about, "rows": rows, "seconds": seconds})
+    nodes, last, under_way = None, None, {}
+    for event in parse_events(manifest.events.last(TAIL_BYTES)):
+        if event["event"] == "nodes":
+            nodes = event
+            continue
+        last = event
+        if event["event"] == "progress":
+            kept = event.items() if shown.holder else [item for item in event.items() if item[0] not in OF_THE_LIVING]
+            under_way[event["stage"]] = dict(kept)
+        elif event["event"] in ("started", "finished", "failed", "stopped"):
+            under_way.pop(event["stage"], None)
     return {
         "directory": str(shown.home),
-        "driver": None if holder is None else asdict(holder),
-        "stages": [
-            {
-                "name": status.stage.name,
-                "state": status.state,
-                "words": status.words,
-                "rows": None if (record := manifest.stages.get(status.stage.name)) is None else record.rows,
-                "seconds": None if record is None else record.seconds,
-            }
-            for status in found
-        ],
+        "driver": None if shown.holder is None else asdict(shown.holder),
+        "stages": stages,
         "unknown": shown.unknown,
-        "verdict": find_verdict(manifest) if all(status.is_settled for status in found) else None,
-        "under_way": list(_find_under_way(events, is_alive=holder is not None)),
-        "nodes": newest.get("nodes"),
-        "last_event": next((event for event in reversed(events) if event["event"] != "nodes"), None),
+        "verdict": find_verdict(manifest) if all(status.is_settled for status in shown.states) else None,
+        "under_way": list(under_way.values()),
+        "nodes": nodes,
+        "last_event": last,
         **shown.parts,
         "endpoint": compute_spent(shown.config),
     }
@@ -153,36 +163,3 @@ def compute_spent(config: RunConfig | FilterConfig) -> Json | None:
         "currency": (config.prices or PricesConfig()).currency,
         "odd": spending.findings,
     }
-
-
-def _describe_standing(manifest: Manifest, found: Sequence[Status], unknown: str | None) -> Iterator[str]:
-    """Yield lines on the recorded stages, and on those that have to run again after a change of configuration."""
-    if unknown is not None:
-        yield f"cannot tell which stages have to run again: {unknown}"
-    states = {status.stage.name: status for status in found}
-    for name in states or manifest.stages:
-        record = manifest.stages.get(name)
-        if record is None:
-            continue
-        rate = f"{format_speed(record.rows / record.seconds)} rows/s" if record.rows and record.seconds else ""
-        stands = states.get(name)
-        stale = "" if stands is None or stands.state == "done" else f"  has to run again, {stands.words}"
-        yield f"{name:<44}{record.rows:>12,} rows {record.seconds:>8.1f} s  {rate}{stale}"
-        for arm, why in (record.outputs.get("dropped") or {}).items():
-            yield f"  the arm {arm} dropped out: {why}"
-    if left := [status for status in found if not status.is_settled]:
-        done = sum(status.state == "done" for status in found)
-        yield f"{done} of {len(found)} stages are done; next is {left[0].stage.name} ({left[0].words})"
-
-
-def _find_under_way(events: Iterable[Json], *, is_alive: bool) -> Iterable[Json]:
-    """Return each unfinished stage's newest progress event, without speed and actors if the driver has ended."""
-    found: dict[str, Json] = {}
-    for event in events:
-        if event["event"] == "progress":
-            found[event["stage"]] = event
-        elif event["event"] in ("started", "finished", "failed", "stopped"):
-            found.pop(event["stage"], None)
-    if is_alive:
-        return found.values()
-    return [{key: value for key, value in event.items() if key not in OF_THE_LIVING} for event in found.values()]

@@ -1,9 +1,9 @@
 """The text tables that commands print: one line per model, numbers with their intervals."""
 
+from curation.commands.printing import render_text
 from curation.features import features
 from curation.json_types import Json
 from curation.registry import load_code
-from curation.telemetry.standing import format_speed
 
 
 def format_arms(content: Json) -> str:
@@ -49,46 +49,14 @@ def format_forecast(forecast: Json) -> str:
     """Return the forecast of the labelling stages: one line per amount with its 95 % interval, and its probes."""
     from curation.report.costs import UNITS, describe_amount
 
-    stages, workforce = forecast["stages"], forecast["workforce"]
-    lines = [f"{'forecast':<44}{'':>16}  95 % interval"]
-    for name, estimate in forecast["total"].items():
-        unit = f"{forecast['currency']} {UNITS[name]}" if name.startswith("money") else UNITS[name]
-        value, low, high = (describe_amount(name, estimate[bound]) for bound in ("value", "low", "high"))
-        lines.append(f"{unit:<44}{value:>16}  {low} to {high}")
-    lines.append(f"for {', '.join(stage['name'] for stage in stages)}, by {workforce['actors']:,} actors at most")
-    for probe in forecast["probes"]:
-        seconds = probe["actor_seconds"]
-        rate = f"{format_speed(1 / seconds['value'])} rows/s of one actor" if seconds["value"] else "rate unknown"
-        start = probe["start_seconds"]
-        began = "" if start is None else f" after a start of {start:,.1f} s"
-        errors, unparsed = (f"{100 * probe[name]['value']:.1f} %" for name in ("errors", "unparsed"))
-        lines.append(
-            f"probe: {probe['rows']:,} rows drawn at random, {probe['num_actors']:,} actors: {rate}{began}; "
-            f"errors {errors}, unparsed {unparsed}"
-        )
-        lines += [f"  {note}" for note in probe["notes"]]
-    lines += [f"not in the forecast: {item['stage']} ({item['why']})" for item in forecast["left_out"]]
-    return "\n".join(lines)
+    return render_text("curation.commands:forecast.j2", forecast, units=UNITS, amount=describe_amount)
 
 
 def format_costs(costs: Json) -> str:
     """Return a saved forecast beside the actual use, one line per amount, noting values outside its interval."""
     from curation.report.costs import describe_amount
 
-    lines = [f"{'forecast of ' + costs['made']:<44}{'forecast':>16}{'actual':>16}  95 % interval"]
-    for line in costs["lines"]:
-        name, forecast, inside = line["name"], line["forecast"], line["inside"]
-        unit = f"{costs['currency']} {line['words']}" if name.startswith("money") else line["words"]
-        value, low, high, actual = (
-            describe_amount(name, number)
-            for number in (forecast["value"], forecast["low"], forecast["high"], line["actual"])
-        )
-        outside = "" if inside is not False else ", the actual number is outside"
-        lines.append(f"{unit:<44}{value:>16}{actual:>16}  {low} to {high}{outside}")
-    if costs["not_run"]:
-        lines.append(f"not run since: {', '.join(costs['not_run'])}")
-    lines += [f"changed since the forecast: {change}" for change in costs["changed"]]
-    return "\n".join(lines)
+    return render_text("curation.commands:costs.j2", costs, amount=describe_amount)
 
 
 def format_percent_interval(value: Json | None) -> str:

@@ -16,7 +16,6 @@ from curation.config.teacher import (
     AnswersConfig,
     AskConfig,
     DecodingConfig,
-    PcaConfig,
     ScriptedConfig,
     TeacherConfig,
 )
@@ -37,7 +36,6 @@ __all__ = [
     "LmStudentConfig",
     "LoraConfig",
     "ModelConfig",
-    "PcaConfig",
     "PricesConfig",
     "RayConfig",
     "RewardConfig",

@@ -36,7 +36,7 @@ class ServedConfig(Section):
     """The model's name on the server."""
     kind: Literal["openai", "vllm", "sglang"] = "openai"
     """The kind of server. All have the paths of OpenAI's API; ``vllm`` and ``sglang`` also take ``top_k``, ``min_p``
-    and choices, each in its own way, and ``vllm`` scores the options of a row."""
+    and choices, each in its own way."""
     top_logprobs: Annotated[int, Field(ge=0)] = 20
     """Number of log-probabilities requested for each token of an answer, for margin and entropy; the remaining
     probability counts as one token. 0: the server gives none. OpenAI gives up to 20, vLLM up to its ``--max-logprobs``.
@@ -82,8 +82,6 @@ class EndpointConfig(ServedConfig):
     """Maximum number of concurrent requests of each actor."""
     requests_per_minute: Annotated[float, Field(gt=0)] | None = None
     """Maximum number of requests per minute of all ``actors.max`` actors together."""
-    tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
-    """Maximum number of tokens per minute, prompts and answers, of all actors together."""
     price: TokenPrice | None = None
     """Price of tokens. Unset: money is neither counted nor limited."""
     limit: Price | None = None
@@ -201,10 +199,10 @@ def find_unsupported(endpoint: ServedConfig, decoding: Any, key: str) -> str | N
         for name in ("top_k", "min_p"):
             if value := getattr(decoding, name):
                 return f"{key}.{name}: {value:g} is not known to a server of kind openai; set {name}: 0"
-    if decoding.constrained == "scored" and endpoint.kind != "vllm":
+    if decoding.constrained == "scored":
         return (
-            f"{key}.constrained: scored needs the log-probability of every option, which a server of kind "
-            f"{endpoint.kind} does not give; take stepwise"
+            f"{key}.constrained: scored needs the log-probability of every option, which a server does not give; take "
+            "stepwise"
         )
     return None
 

@@ -25,12 +25,10 @@ class RolloutsConfig(Section):
     """Sampling temperature of the rollouts."""
     stop: tuple[str, ...] = ()
     """Strings that end an answer, besides the tokenizer's end token; they are cut from the graded text."""
-    gpu_memory: Share | None = None
-    """The share of the GPU's memory that vLLM takes. Unset: what concurrent answers need, as far as training leaves it
-    (``curation.models.rollout_engine``); .3 for models of unknown size."""
-    tensor_parallel: PositiveInt | None = None
-    """Number of workers that share an engine, each with a part of the weights; a divisor of ``num_workers``. Unset: the
-    fewest whose parts fit beside the training."""
+    gpu_memory: Share = 0.3
+    """The share of the GPU's memory that vLLM takes for its weights and cache."""
+    tensor_parallel: PositiveInt = 1
+    """Number of workers that share an engine, each with a part of the weights; a divisor of ``num_workers``."""
 
 
 class GrpoConfig(LmStudentConfig):
@@ -74,12 +72,12 @@ class GrpoConfig(LmStudentConfig):
     @model_validator(mode="after")
     def _engines_divide_the_workers(self) -> Self:
         ranks = self.rollouts.tensor_parallel
-        if ranks is not None and self.num_workers % ranks:
+        if self.num_workers % ranks:
             raise ValueError(
                 f"rollouts.tensor_parallel: {ranks} (workers of an engine) does not divide num_workers: "
                 f"{self.num_workers}; change one of the two"
             )
-        if ranks not in (None, 1) and self.rollouts.backend == "transformers":
+        if ranks != 1 and self.rollouts.backend == "transformers":
             raise ValueError(
                 f"rollouts.tensor_parallel: {ranks} applies to vLLM only, and rollouts.backend is transformers; leave "
                 "one of them out"

@@ -119,7 +119,7 @@ def _check_inputs(run: Run) -> Iterator[str]:
     if missing := set(trust.states) - set(teacher.states):
         yield f"trust.states: {', '.join(sorted(missing))} not among teacher.states; add it there"
     for kind in find_fitted(selection.used):
-        if missing := set(run.fit_of(kind).states) - {*teacher.states, *run.fitting.states}:
+        if missing := set(run.fit_of(kind).states) - {*teacher.states, *run.trust.states}:
             yield f"selection.arms: {kind} reads {', '.join(missing)}; add it to teacher.states"
     refuse_pca(trust, {*selection.used, trust.kind})
     if not trust.search and trust.kind in find_fitted(selection.arms):

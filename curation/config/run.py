@@ -21,9 +21,9 @@ from curation.config.models import (
     as_student_config,
     with_recipes,
 )
-from curation.config.selection import GOLD_ARMS, CoreSelection, RiskConfig
+from curation.config.selection import GOLD_ARMS, CoreSelection
 from curation.config.signals import JudgeConfig, SignalsConfig
-from curation.config.teacher import PcaConfig, TeacherConfig
+from curation.config.teacher import TeacherConfig
 from curation.config.trust import TrustConfig, with_row
 from curation.config.tune import TuneConfig
 from curation.features import list_extensions, sections
@@ -89,13 +89,11 @@ class StopConfig(Section):
     min_auc: Annotated[float, Field(ge=0, lt=1)] = 0.5
     """Stop unless the 95 % interval of the AUC on parsed validation rows of the source lies above this."""
     min_certified: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Stop unless a larger share than this of the generation's labelled pool rows is certified, by ``risk`` or, if that
-    is unset, by the run's own risk budget. Without either, this rule does not apply."""
+    """Stop unless a larger share than this of the generation's labelled pool rows is certified by the run's risk
+    budget. Without one, this rule does not apply."""
     max_shift: Annotated[float, Field(gt=0.5, le=1)] = 0.8
     """Stop if a classifier tells the pool's hidden states from those of the calibration split (without one: of the
     source) with an AUC whose 95 % interval lies above this."""
-    risk: RiskConfig | None = None
-    """Certify on validation rows of the source instead. The same rows ended the fit early, so this is no guarantee."""
 
 
 class ChainConfig(Section):
@@ -226,31 +224,24 @@ class CoreConfig(RowsConfig):
         changed = {"splits": self.splits.dealt, **self.ungraded}
         return RowsConfig(**{name: getattr(self, name) for name in RowsConfig.model_fields} | changed)
 
-    @property
-    def fitting(self) -> TrustConfig:
-        """Settings that fit trust functions: ``trust``, with the projection of its states if only that is stored."""
-        projected = isinstance(self.teacher.store_states, PcaConfig)
-        return self.trust.model_copy(update={"states": ("pca",)}) if projected else self.trust
-
     def fit_of(self, kind: str) -> TrustConfig:
-        """Return the settings that fit a kind: ``fitting``, or the paper's for ``ntf`` if it is not ``trust.kind``."""
+        """Return the settings that fit a kind: ``trust``, or the paper's for ``ntf`` if it is not ``trust.kind``."""
         if kind == self.trust.kind or kind != PAPER_TRUST:
-            return self.fitting
+            return self.trust
         defaults = self.domain.traits.defaults.get("trust", {})
         own = with_row({"trust": {**defaults, "kind": kind}, "teacher": self.teacher.model_dump(include={"model"})})
-        states = {} if self.fitting is self.trust else {"states": self.fitting.states}
-        return TrustConfig(**own["trust"]).model_copy(update=states)
+        return TrustConfig(**own["trust"])
 
     @property
     def has_states(self) -> bool:
         """Whether labels have hidden states: a model of this run labels, or reads others' labels."""
-        reads = self.teacher.reader is not None and bool(self.fitting.states)
+        reads = self.teacher.reader is not None and bool(self.trust.states)
         return reads or (self.teacher.endpoint is None and self.teacher.given is None)
 
     @property
     def compared(self) -> tuple[str, ...]:
         """The inputs by which splits are compared: the states or, where there are none, numbers of the labels table."""
-        return self.fitting.states if self.has_states else self.numbers
+        return self.trust.states if self.has_states else self.numbers
 
     @property
     def numbers(self) -> tuple[str, ...]:

@@ -12,20 +12,6 @@ from curation.registry import BUDGETS, Budget
 
 GOLD_ARMS = (REFERENCE_GOLD, "ground_truth")
 """Arms added to the default arms in a run with an audit set."""
-COLUMNS = (
-    "row_id",
-    "arm",
-    "rank",
-    "trust",
-    "prompt",
-    "completion",
-    "label",
-    "label_source",
-    "completion_source",
-    "teacher",
-    "generation",
-)
-"""Columns of every selection (``tables.schemas.SELECTION``)."""
 CUTS = ("risk", "threshold")
 """Budgets that take all rows above a cut, so that classes cannot have places of their own."""
 
@@ -191,22 +177,10 @@ class CoreSelection(Section):
     budget: BudgetConfig
     arms: tuple[str, ...] = ("naive", "naive_parsed", "internal_confidence", REFERENCE_ARM)
     """Names of ``curation.arms.ARMS``, or ``module:NAME`` of your own (docs/extending.md). Unset, ``splits.audit`` adds
-    ``trust_gold`` and ``ground_truth``, which show the cost of wrong labels and of the choice of rows."""
-    required: tuple[str, ...] = ()
-    """Arms without which the run fails. Any other arm drops out if its signal gives no readable value for any row: the
-    run goes on without it, and log and report say why."""
+    ``trust_gold`` and ``ground_truth``, which show the cost of wrong labels and of the choice of rows. An arm whose
+    signal gives no readable value for any row drops out: the run goes on without it, and log and report say why."""
     difficulty_bins: PositiveInt = 10
     """Number of difficulty bins of about equal size for the stratified arms; unknown difficulty has a further bin."""
-    repeats: Literal["one", "all"] = "one"
-    """Choice among pool rows that ask the same question (equal text and set of options, normalised): ``one``,
-    the best in each arm, so that budgets, foreseen purity and certificates count questions; or ``all`` of them."""
-    unseen: Literal["last", "any"] = "last"
-    """Rank of rows whose label no labelled row has, in tasks with recurring labels (at most 5 % of the labelled rows
-    have a label of their own): in ranking arms they come ``last``, since trust was never measured on such labels;
-    ``any`` leaves each where its trust puts it."""
-    keep: tuple[str, ...] = ()
-    """Columns of the pool's files, e.g. ``[id, url]``, to add to the selected rows, in ``gen-N/keep-.../<arm>.parquet``
-    and ``.jsonl``. They are read at the end, so naming others later labels nothing again."""
     gold_rollouts: GoldRolloutsConfig = GoldRolloutsConfig()
 
     @property
@@ -219,21 +193,12 @@ class CoreSelection(Section):
         """Keys by which features count rows of a group, ``label`` or another, by the name of the feature."""
         return {}
 
-    def required_by(self, arm: str) -> str | None:
-        """Return the key that keeps an arm from dropping out, or None if it may."""
-        keys = {"selection.required": self.required, "selection.budget.reference": (self.budget.reference,)}
-        return next((key for key, arms in keys.items() if arm in arms), None)
-
     @model_validator(mode="after")
     def _arms(self) -> Self:
         if len(set(self.arms)) != len(self.arms) or not self.arms:
             raise ValueError("arms must name at least one arm, none twice")
         for name in self.used:
             ARMS.find(name)
-        if unknown := [name for name in self.required if name not in self.arms]:
-            raise ValueError(
-                f"required: {unknown[0]!r} is not among selection.arms; add it there, or leave it out here"
-            )
         signals: dict[str, tuple[str, Signal]] = {}
         for arm in self.used:
             if (signal := ARMS[arm].signal) is None:
@@ -243,10 +208,6 @@ class CoreSelection(Section):
                 raise ValueError(
                     f"arms: {first} and {arm} fill the column {signal.column!r} with two signals; rename one"
                 )
-        if taken := [name for name in self.keep if name in COLUMNS]:
-            raise ValueError(f"keep: {taken[0]!r} is a column that every selection has; rename it in the pool's files")
-        if len(set(self.keep)) != len(self.keep):
-            raise ValueError("keep: names a column twice")
         reference = ARMS[self.budget.reference]
         if not reference.ranked or reference.gold:
             raise ValueError(f"budget.reference: {self.budget.reference!r} ranks no weak labels; name an arm that does")

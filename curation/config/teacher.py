@@ -142,16 +142,6 @@ class VllmConfig(Section):
     """Seconds after which an unfinished engine step ends the actor's process, for Ray to restart it."""
 
 
-class PcaConfig(Section):
-    """Storage of hidden states as principal components, fitted on the source split.
-
-    In the paper, 256 of 1,024 numbers lose nothing (App. "Dimensionality Ablations").
-    """
-
-    pca: PositiveInt
-    """Number of components, over the concatenation of all ``trust.states``."""
-
-
 class ScriptConfig(Section):
     """Answers of the scripted teacher."""
 
@@ -309,13 +299,12 @@ class TeacherConfig(AskConfig):
     made elsewhere (docs/data-forms.md) and of a server's answers (docs/endpoints.md)."""
     adapt: SftConfig | None = None
     """Format adaptation on the ``adapt`` split (paper, App. "Strategy Games"). Unset: none."""
-    store_states: bool | PcaConfig = True
+    store_states: bool = True
     """The hidden states of the pool to store. The source split, on which trust is fitted, always keeps all states.
 
     ``true`` stores all, so that another trust function can score existing labels. ``false`` stores scores only,
     computed by the labelling actors: 8 bytes per row and trust function (and the states of some 5,000 rows, for the
-    shift test); the other splits are then labelled after the fit, and again if it changes. ``{pca: k}`` stores k
-    numbers per row; a changed projection labels again (``trust.states``, ``trust.validation_fraction``)."""
+    shift test); the other splits are then labelled after the fit, and again if it changes."""
 
     @field_validator("adapt")
     @classmethod
@@ -353,14 +342,6 @@ class TeacherConfig(AskConfig):
     def loaded(self) -> ModelConfig | None:
         """The model loaded to label or to read answers; ``None`` if no model is loaded."""
         return self.model if self.reader is None else self.reader.model
-
-    @field_validator("store_states", mode="before")
-    @classmethod
-    def _storage(cls, value: object) -> Any:
-        size = value.get("pca") if isinstance(value, Mapping) and set(value) == {"pca"} else None
-        if isinstance(value, bool | PcaConfig) or (type(size) is int and size > 0):
-            return value
-        raise ValueError(f"takes true, false or {{pca: k}} with a whole number k above 0; found {value!r}")
 
     @property
     def given(self) -> given.GivenConfig | None:

@@ -58,10 +58,10 @@ class TrustConfig(TrainSection):
     preset: Preset = DEFAULT_ROW
     """A row of the paper's table of NTF architectures. Unset: that of the run's domain (``curation.config.defaults``)
     and, for ``ntf``, of its teacher; this value if the domain has none."""
-    states: tuple[Annotated[str, AfterValidator(lambda name: name if name == "pca" else check_state(name))], ...] = (
-        "output_last",
-    )
-    """Names among ``teacher.states``. With ``teacher.store_states: {pca: k}`` the fit reads the projection ``pca``."""
+    states: tuple[Annotated[str, AfterValidator(check_state)], ...] = ("output_last",)
+    """Names among ``teacher.states``."""
+    num_workers: Literal[1] = 1
+    """One process fits a trust function; labelled rows are few."""
     pca: PositiveInt | None = None
     """Number of principal components through which the states are read, fitted on the fit part; labels keep whole
     states. ``null``: the states themselves, but at most 64 components for ``boosted_trees``."""

@@ -41,9 +41,6 @@ class TuneConfig(Section):
     ahead: PositiveInt = 8
     """``tpe`` proposes trial k from the results of trials 0 to k - ``ahead``, so that the points do not depend on which
     trial ends first. More trials than this never run at once."""
-    halving: Annotated[int, Field(ge=2)] | None = None
-    """Successive halving by this factor: a network that is not among the best 1 / ``halving`` of earlier trials ends
-    early (``tune.halving``). Unset: every trial takes all its steps."""
     parallel: PositiveInt | None = None
     """Maximum number of concurrent trials. Unset: as many as the cluster has room for."""
     cpus_per_trial: Annotated[float, Field(gt=0)] = 1.0

@@ -1,72 +1,36 @@
 """Numbers with their n and 95 % interval: ranking, calibration, shares, recovery, paired tests, verdicts, seeds."""
 
-from curation.metrics.calibration import NUM_BINS, brier, compute_brier_parts, compute_reliability, ece
-from curation.metrics.estimates import (
-    CONFIDENCE,
-    Estimate,
-    average_over_runs,
-    average_over_seeds,
-    average_over_strata,
-    compute_finite_share,
-    compute_inflation,
-    compute_proportion,
-    compute_share_right,
-    compute_weighted_mean,
-)
-from curation.metrics.paired import ALPHA, MARGIN, Comparison, Verdict, compute_recovery, find_detectable_difference
-from curation.metrics.paired_runs import (
-    RowDifferences,
-    compare_rows,
-    compute_averaged_recovery,
-    compute_row_differences,
-    compute_rows_verdict,
-    compute_runs_recovery,
-    compute_sign_flip,
-    pool_strata,
-)
-from curation.metrics.ranking import (
-    auc,
-    compute_auc_difference,
-    compute_auc_value,
-    compute_cell_purity,
-    compute_purity_difference,
-    list_coverage_points,
-)
-
-__all__ = [
-    "ALPHA",
-    "CONFIDENCE",
-    "MARGIN",
-    "NUM_BINS",
-    "Comparison",
-    "Estimate",
-    "RowDifferences",
-    "Verdict",
-    "auc",
-    "average_over_runs",
-    "average_over_seeds",
-    "average_over_strata",
-    "brier",
-    "compare_rows",
-    "compute_auc_difference",
-    "compute_auc_value",
-    "compute_averaged_recovery",
-    "compute_brier_parts",
-    "compute_cell_purity",
-    "compute_finite_share",
-    "compute_inflation",
-    "compute_proportion",
-    "compute_purity_difference",
-    "compute_recovery",
-    "compute_reliability",
-    "compute_row_differences",
-    "compute_rows_verdict",
-    "compute_runs_recovery",
-    "compute_share_right",
-    "compute_sign_flip",
-    "compute_weighted_mean",
-    "ece",
-    "find_detectable_difference",
-    "list_coverage_points",
-    "pool_strata",
-]
+from curation.metrics.calibration import NUM_BINS as NUM_BINS
+from curation.metrics.calibration import brier as brier
+from curation.metrics.calibration import compute_brier_parts as compute_brier_parts
+from curation.metrics.calibration import compute_reliability as compute_reliability
+from curation.metrics.calibration import ece as ece
+from curation.metrics.estimates import CONFIDENCE as CONFIDENCE
+from curation.metrics.estimates import Estimate as Estimate
+from curation.metrics.estimates import average_over_runs as average_over_runs
+from curation.metrics.estimates import average_over_seeds as average_over_seeds
+from curation.metrics.estimates import average_over_strata as average_over_strata
+from curation.metrics.estimates import compute_finite_share as compute_finite_share
+from curation.metrics.estimates import compute_inflation as compute_inflation
+from curation.metrics.estimates import compute_proportion as compute_proportion
+from curation.metrics.estimates import compute_share_right as compute_share_right
+from curation.metrics.estimates import compute_weighted_mean as compute_weighted_mean
+from curation.metrics.paired import ALPHA as ALPHA
+from curation.metrics.paired import MARGIN as MARGIN
+from curation.metrics.paired import Comparison as Comparison
+from curation.metrics.paired import Verdict as Verdict
+from curation.metrics.paired import compute_recovery as compute_recovery
+from curation.metrics.paired import find_detectable_difference as find_detectable_difference
+from curation.metrics.paired_runs import RowDifferences as RowDifferences
+from curation.metrics.paired_runs import compare_rows as compare_rows
+from curation.metrics.paired_runs import compute_averaged_recovery as compute_averaged_recovery
+from curation.metrics.paired_runs import compute_row_differences as compute_row_differences
+from curation.metrics.paired_runs import compute_rows_verdict as compute_rows_verdict
+from curation.metrics.paired_runs import compute_runs_recovery as compute_runs_recovery
+from curation.metrics.paired_runs import compute_sign_flip as compute_sign_flip
+from curation.metrics.paired_runs import pool_strata as pool_strata
+from curation.metrics.ranking import auc as auc
+from curation.metrics.ranking import compute_auc_difference as compute_auc_difference
+from curation.metrics.ranking import compute_auc_value as compute_auc_value
+from curation.metrics.ranking import compute_purity_difference as compute_purity_difference
+from curation.metrics.ranking import compute_top_purities as compute_top_purities

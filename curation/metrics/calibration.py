@@ -2,10 +2,16 @@
 
 Bins have equal width over [0, 1] or hold equally many rows (``equal="mass"``). Bins of equal mass are computed from the
 input rows and stay fixed in a resample.
+
+The bootstrap resamples the counts of cells instead of single rows. Rows of one class and (almost) one score share a
+cell, so a thousand resamples of a million rows cost hardly more than those of ten thousand. Resampling cannot show
+variation that the sample lacks: the interval from a few rows, or from identical rows, is too narrow, and that from a
+single row is a point.
 """
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,23 +19,26 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from curation.arrays import Bools, Floats, Int64s
-from curation.metrics.bootstrap import compute_percentiles, compute_reflected, resample
 from curation.metrics.estimates import (
     NORMAL_QUANTILE,
     TAIL,
     Clusters,
     Estimate,
+    as_flags,
+    as_trust,
+    check_same_length,
     compute_inflation,
     compute_proportion,
     make_undefined,
 )
-from curation.metrics.inputs import Weights, as_flags, as_trust, as_weights, check_same_length
 
 NUM_BINS = 15
 """Number of bins of the calibration error (Guo et al., "On Calibration of Modern Neural Networks", ICML 2017)."""
 Binning = Literal["width", "mass"]
 _CELLS_PER_BIN, _CELLS_OF_MANY, _MANY_ROWS = 256, 32, 4096
 """Number of cells per bin for up to ``_MANY_ROWS`` rows, and for more: resampling time grows with the cells."""
+RESAMPLES = 1000
+_CHUNK = 50
 
 
 class ReliabilityBin(NamedTuple):
@@ -49,7 +58,6 @@ def ece(
     bins: int = NUM_BINS,
     equal: Binning = "width",
     seed: int = 0,
-    weights_N: Weights = None,
     cluster_N: Clusters = None,
 ) -> Estimate:
     """Return the expected calibration error over bins, with an interval for the population's error over the same bins.
@@ -61,14 +69,13 @@ def ece(
     calibrated trust. For other gaps these standard errors also serve as the noise, because a bin of a few rows that are
     all right has no observed noise.
 
-    Here and in the other functions, the weight of an entry is the number of rows that it represents. If ``cluster_N``
-    has the clusters of the rows, which then have no weights, clusters are resampled.
+    Here and in the other functions, clusters are resampled if ``cluster_N`` has the clusters of the rows.
     """
-    trust, correct, weights = _check_inputs(trust_N, correct_N, weights_N)
-    n = int(weights.sum())
+    trust, correct = _check_inputs(trust_N, correct_N)
+    n = len(trust)
     if n == 0:
         return make_undefined(0)
-    cells = _count_cells(trust, correct, _compute_inner_edges(trust, bins, equal, weights), weights, cluster_N)
+    cells = _count_cells(trust, correct, _compute_inner_edges(trust, bins, equal), cluster_N)
     gap_B = cells.gap_sums(cells.counts_C) / n
     calibrated_B = np.sqrt(cells.by_bin(cells.counts_C * cells.mean_trust_C * (1 - cells.mean_trust_C))) / n
     clear_B = np.abs(gap_B) > math.sqrt(math.log(n + 1)) * calibrated_B
@@ -81,17 +88,15 @@ def ece(
     return Estimate(value=value, low=max(0.0, value - max(0.0, down)), high=min(1.0, value + up), n=n)
 
 
-def brier(
-    trust_N: ArrayLike, correct_N: ArrayLike, *, seed: int = 0, weights_N: Weights = None, cluster_N: Clusters = None
-) -> Estimate:
+def brier(trust_N: ArrayLike, correct_N: ArrayLike, *, seed: int = 0, cluster_N: Clusters = None) -> Estimate:
     """Return the Brier score, the mean squared distance of trust from 1 (right) or 0 (wrong), with its interval."""
-    trust, correct, weights = _check_inputs(trust_N, correct_N, weights_N)
+    trust, correct = _check_inputs(trust_N, correct_N)
     if len(trust) == 0:
         return make_undefined(0)
-    cells = _count_cells(trust, correct, _compute_inner_edges(trust, NUM_BINS, "width", weights), weights, cluster_N)
-    value = float(np.average((trust - correct) ** 2, weights=weights))
+    cells = _count_cells(trust, correct, _compute_inner_edges(trust, NUM_BINS, "width"), cluster_N)
+    value = float(((trust - correct) ** 2).mean())
     shift = value - float(cells.brier(cells.counts_C))
-    return compute_percentiles(value, cells.resample(cells.brier, seed) + shift, int(weights.sum()))
+    return compute_percentiles(value, cells.resample(cells.brier, seed) + shift, len(trust))
 
 
 def compute_brier_parts(
@@ -101,7 +106,6 @@ def compute_brier_parts(
     bins: int = NUM_BINS,
     equal: Binning = "width",
     seed: int = 0,
-    weights_N: Weights = None,
     cluster_N: Clusters = None,
 ) -> dict[str, Estimate]:
     """Return the Brier score and its parts over bins: reliability - resolution + uncertainty + within_bins, exactly.
@@ -116,11 +120,11 @@ def compute_brier_parts(
     come from the basic bootstrap. The interval of the uncertainty follows from the exact interval of the share of right
     labels.
     """
-    trust, correct, weights = _check_inputs(trust_N, correct_N, weights_N)
-    n = int(weights.sum())
-    score = brier(trust, correct, seed=seed, weights_N=weights, cluster_N=cluster_N)
+    trust, correct = _check_inputs(trust_N, correct_N)
+    n = len(trust)
+    score = brier(trust, correct, seed=seed, cluster_N=cluster_N)
     times = compute_inflation(correct - correct.mean(), cluster_N) if n else 1.0
-    share = compute_proportion(int(weights @ correct), n, inflation=times)
+    share = compute_proportion(int(correct.sum()), n, inflation=times)
     # The variance has its maximum, 1/4, at a share of 1/2.
     ends = [share.low * (1 - share.low), share.high * (1 - share.high)]
     high = 0.25 if share.low <= 0.5 <= share.high else max(ends)
@@ -128,7 +132,7 @@ def compute_brier_parts(
     names, floors = ("reliability", "resolution", "within_bins"), (0.0, 0.0, -1.0)
     if n == 0:
         return {"brier": score, "uncertainty": uncertainty, **dict.fromkeys(names, make_undefined(0))}
-    cells = _count_cells(trust, correct, _compute_inner_edges(trust, bins, equal, weights), weights, cluster_N)
+    cells = _count_cells(trust, correct, _compute_inner_edges(trust, bins, equal), cluster_N)
     value_3, resampled_R3 = cells.parts(cells.counts_C), cells.resample(cells.parts, seed)
     # The last part contains all of the change that the cells make in the score.
     value_3[2] += score.value - float(cells.brier(cells.counts_C))
@@ -140,32 +144,26 @@ def compute_brier_parts(
 
 
 def compute_reliability(
-    trust_N: ArrayLike,
-    correct_N: ArrayLike,
-    bins: int = NUM_BINS,
-    equal: Binning = "width",
-    *,
-    weights_N: Weights = None,
+    trust_N: ArrayLike, correct_N: ArrayLike, bins: int = NUM_BINS, equal: Binning = "width"
 ) -> list[ReliabilityBin]:
     """Return the reliability diagram: mean trust and share of right labels of each bin that has rows."""
-    trust, correct, weights = _check_inputs(trust_N, correct_N, weights_N)
-    inner_E = _compute_inner_edges(trust, bins, equal, weights)
+    trust, correct = _check_inputs(trust_N, correct_N)
+    inner_E = _compute_inner_edges(trust, bins, equal)
     edges, bin_N = [0.0, *inner_E.tolist(), 1.0], np.searchsorted(inner_E, trust)
-    rows = (weights, weights * trust, weights * correct)
-    counts, sums, rights = (np.bincount(bin_N, of_N, minlength=bins) for of_N in rows)
+    counts, sums, rights = (np.bincount(bin_N, of_N, minlength=bins) for of_N in (None, trust, correct))
     filled = np.flatnonzero(counts).tolist()
     means = ((float(sums[b] / counts[b]), float(rights[b] / counts[b]), int(counts[b])) for b in filled)
     return [ReliabilityBin(edges[b], edges[b + 1], *mean) for b, mean in zip(filled, means, strict=True)]
 
 
-def _check_inputs(trust_N: ArrayLike, correct_N: ArrayLike, weights_N: Weights) -> tuple[Floats, Bools, Int64s]:
-    """Return trust, correctness and weights as arrays [N]; raise ``ValueError`` if a value or a length is invalid."""
+def _check_inputs(trust_N: ArrayLike, correct_N: ArrayLike) -> tuple[Floats, Bools]:
+    """Return trust and correctness as arrays [N]; raise ``ValueError`` if a value or a length is invalid."""
     trust, correct = as_trust(trust_N), as_flags(correct_N)
     check_same_length(trust, correct)
-    return trust, correct, as_weights(weights_N, len(trust))
+    return trust, correct
 
 
-def _compute_inner_edges(trust_N: Floats, bins: int, equal: Binning, weights_N: Int64s) -> Floats:
+def _compute_inner_edges(trust_N: Floats, bins: int, equal: Binning) -> Floats:
     """Return the edges between the bins, ascending, float64 [bins - 1].
 
     With equal mass the b-th edge is the ceil(b N / bins)-th smallest trust. Rows of equal trust share a bin; a bin that
@@ -176,9 +174,7 @@ def _compute_inner_edges(trust_N: Floats, bins: int, equal: Binning, weights_N: 
     ranks_E = np.arange(1, bins)
     if equal == "width" or len(trust_N) == 0:
         return ranks_E / bins
-    order_N = np.argsort(trust_N)
-    rows_N = np.cumsum(weights_N[order_N])
-    return np.asarray(trust_N[order_N][np.searchsorted(rows_N, -(-ranks_E * rows_N[-1] // bins))])
+    return np.asarray(np.sort(trust_N)[-(-ranks_E * len(trust_N) // bins) - 1])
 
 
 class _Cells(NamedTuple):
@@ -223,22 +219,77 @@ class _Cells(NamedTuple):
         return np.stack([fit, sharpness, self.brier(counts) - fit + sharpness - share * (1 - share)], axis=-1)
 
 
-def _count_cells(
-    trust_N: Floats, correct_N: Bools, inner_E: Floats, weights_N: Int64s, cluster_N: Int64s | None
-) -> _Cells:
+def _count_cells(trust_N: Floats, correct_N: Bools, inner_E: Floats, cluster_N: Int64s | None) -> _Cells:
     bin_N = np.searchsorted(inner_E, trust_N)  # of (low, high]
     edges = np.concatenate([[0.0], inner_E, [1.0]])
     width_N = np.maximum(edges[bin_N + 1] - edges[bin_N], np.finfo(np.float64).tiny)
-    num = _CELLS_PER_BIN if weights_N.sum() <= _MANY_ROWS else _CELLS_OF_MANY
+    num = _CELLS_PER_BIN if len(trust_N) <= _MANY_ROWS else _CELLS_OF_MANY
     part_N = np.clip((trust_N - edges[bin_N]) / width_N * num, 0, num - 1).astype(np.int64)
     cell_N = (bin_N * num + part_N) * 2 + correct_N
-    rows = np.bincount(cell_N, weights_N).astype(np.int64)
+    rows = np.bincount(cell_N)
     cell_C = np.flatnonzero(rows)
-    counts_C, sums_C = rows[cell_C], np.bincount(cell_N, weights_N * trust_N)[cell_C]
+    counts_C, sums_C = rows[cell_C], np.bincount(cell_N, trust_N)[cell_C]
     starts_B = np.flatnonzero(np.diff(cell_C // (2 * num), prepend=-1))
     by_cluster = None
     if cluster_N is not None:
         _, place_N = np.unique(cluster_N, return_inverse=True)
         at = (place_N, np.searchsorted(cell_C, cell_N))
-        by_cluster = scipy.sparse.coo_array((weights_N, at), shape=(int(place_N.max()) + 1, len(cell_C))).tocsr()
+        by_cluster = scipy.sparse.coo_array(
+            (np.ones(len(trust_N), dtype=np.int64), at), shape=(int(place_N.max()) + 1, len(cell_C))
+        ).tocsr()
     return _Cells(counts_C, sums_C / counts_C, (cell_C % 2).astype(np.float64), starts_B, by_cluster)
+
+
+def resample(
+    counts: Int64s,
+    statistic: Callable[[Int64s], Floats],
+    seed: int,
+    resamples: int = RESAMPLES,
+    *,
+    by_cluster: Any = None,
+) -> Floats:
+    """Return the statistic of ``resamples`` bootstrap draws, [R, ...]; each draw has as many rows as the sample.
+
+    If ``by_cluster`` has the counts of each cluster of rows, a sparse matrix [K, cells], each draw takes K clusters
+    instead.
+    """
+    if by_cluster is not None:
+        num = by_cluster.shape[0]
+        drawn_RK = np.random.default_rng(seed).multinomial(num, np.full(num, 1 / num), size=resamples)
+        drawn = (by_cluster.T @ drawn_RK.T).T
+        return np.concatenate([statistic(part) for part in np.split(drawn, range(_CHUNK, resamples, _CHUNK))])
+    filled = np.flatnonzero(counts)
+    drawn_RF = _draw_counts(counts.ravel()[filled].astype(np.int64).tobytes(), seed, resamples)
+    values = []
+    for chunk_RF in np.split(drawn_RF, range(_CHUNK, resamples, _CHUNK)):
+        drawn = np.zeros((len(chunk_RF), counts.size), dtype=np.int64)
+        drawn[:, filled] = chunk_RF
+        values.append(statistic(drawn.reshape(len(chunk_RF), *counts.shape)))
+    return np.concatenate(values)
+
+
+@lru_cache(maxsize=4)
+def _draw_counts(counts: bytes, seed: int, resamples: int) -> NDArray[Any]:
+    """Draw counts of the F cells that have rows, [R, F]; cache them for the next statistic, since drawing is slow."""
+    counts_F = np.frombuffer(counts, dtype=np.int64)
+    num_rows, rng = int(counts_F.sum()), np.random.default_rng(seed)
+    drawn_RF = np.empty((resamples, len(counts_F)), np.min_scalar_type(num_rows))
+    for part_RF in np.split(drawn_RF, range(_CHUNK, resamples, _CHUNK)):
+        part_RF[:] = rng.multinomial(num_rows, counts_F / num_rows, size=len(part_RF))
+    return drawn_RF
+
+
+def compute_percentiles(value: float, resampled_R: Floats, n: int) -> Estimate:
+    """Return the value with quantiles of its resampled values as bounds; ignore draws where it is undefined (NaN)."""
+    low, high = np.nanquantile(resampled_R, [TAIL, 1 - TAIL])
+    return Estimate(value=value, low=float(low), high=float(high), n=n)
+
+
+def compute_reflected(value: float, resampled_R: Floats, n: int, *, floor: float = -1.0) -> Estimate:
+    """Return the basic bootstrap interval: quantiles mirrored at the value, widened to contain it, in [``floor``, 1].
+
+    It suits statistics that resampling biases by the same amount as sampling did.
+    """
+    quantiles = compute_percentiles(value, resampled_R, n)
+    low, high = 2 * value - quantiles.high, 2 * value - quantiles.low
+    return Estimate(value=value, low=max(floor, min(low, value)), high=min(1.0, max(high, value)), n=n)

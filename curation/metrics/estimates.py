@@ -10,11 +10,11 @@ import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from pydantic import BeforeValidator
 
 from curation.arrays import Bools, Float64s, Floats, Int64s
@@ -175,6 +175,14 @@ def compute_weighted_mean(estimates: Sequence[Estimate], weights: ArrayLike) -> 
     return Estimate(value=mean, low=mean - below, high=mean + above, n=sum(item.n for item in estimates))
 
 
+def compute_difference(first: Estimate, second: Estimate) -> Estimate:
+    """Return the first share minus the second, of different rows, with MOVER's interval (Newcombe 1998)."""
+    value = first.value - second.value
+    low = value - math.hypot(first.value - first.low, second.high - second.value)
+    high = value + math.hypot(first.high - first.value, second.value - second.low)
+    return Estimate(value=value, low=low, high=high, n=first.n)
+
+
 def average_over_runs(values: Sequence[float], strata: Sequence[str]) -> Estimate | None:
     """Return the unweighted mean over strata of their runs' means, with a t interval from the spread within strata.
 
@@ -201,3 +209,37 @@ def compute_weights(strata: Sequence[str]) -> Float64s:
     """Return the weight of each of S runs in a mean over strata of the means of their runs, [S]."""
     names = list(strata)
     return np.array([1 / names.count(name) for name in names]) / len(set(names))
+
+
+def as_scores(values: ArrayLike) -> Floats:
+    """Return scores [N] as float64; infinite ones are allowed."""
+    scores_N = np.asarray(values, dtype=np.float64)
+    if scores_N.ndim != 1:
+        raise ValueError(f"scores have shape {scores_N.shape}, not one dimension")
+    if np.isnan(scores_N).any():
+        raise ValueError(f"{int(np.isnan(scores_N).sum())} of {len(scores_N)} scores are NaN: leave those rows out")
+    return scores_N
+
+
+def as_trust(values: ArrayLike) -> Floats:
+    """Return trust scores [N] as float64."""
+    trust_N = as_scores(values)
+    if len(trust_N) and not (trust_N.min() >= 0 and trust_N.max() <= 1):
+        raise ValueError(f"trust scores range from {trust_N.min()} to {trust_N.max()}, not within [0, 1]")
+    return trust_N
+
+
+def as_flags(values: ArrayLike) -> Bools:
+    """Return correctness [N] as booleans."""
+    given_N = np.asarray(values)
+    flags_N = given_N.astype(np.bool_)
+    if given_N.ndim != 1 or not np.array_equal(flags_N, given_N):
+        raise ValueError("correctness must be one dimension of booleans (or 0 and 1)")
+    return flags_N
+
+
+def check_same_length(*arrays: NDArray[Any]) -> None:
+    """Raise ``ValueError`` if the arrays differ in length."""
+    lengths = [len(array) for array in arrays]
+    if len(set(lengths)) > 1:
+        raise ValueError(f"lengths differ: {' and '.join(map(str, lengths))}")

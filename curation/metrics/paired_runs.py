@@ -27,9 +27,16 @@ import scipy
 from numpy.typing import ArrayLike
 
 from curation.arrays import Bools, Floats, Int64s
-from curation.metrics.bootstrap import RESAMPLES
-from curation.metrics.estimates import NO_ROWS, Clusters, Estimate, compute_inflation, compute_weights, make_undefined
-from curation.metrics.inputs import check_same_length
+from curation.metrics.calibration import RESAMPLES
+from curation.metrics.estimates import (
+    NO_ROWS,
+    Clusters,
+    Estimate,
+    check_same_length,
+    compute_inflation,
+    compute_weights,
+    make_undefined,
+)
 from curation.metrics.paired import (
     MARGIN,
     Comparison,

@@ -14,14 +14,16 @@ from curation.metrics.estimates import (
     TAIL,
     Clusters,
     Estimate,
+    as_flags,
+    as_scores,
+    check_same_length,
+    compute_difference,
     compute_inflation,
     compute_proportion,
     compute_share_right,
     make_undefined,
 )
-from curation.metrics.inputs import Weights, as_flags, as_scores, as_weights, check_same_length
 
-COVERAGES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _PRIOR_ROWS = 2.5
 """Number of prior rows, from a simulation: in ``benchmarks.verdict_intervals`` .94 to .96 of intervals are correct."""
 
@@ -33,22 +35,18 @@ def compute_auc_value(scores_N: ArrayLike, correct_N: ArrayLike) -> float:
     return float(_compute_auc(_count_by_score(scores, correct)))
 
 
-def auc(
-    scores_N: ArrayLike, correct_N: ArrayLike, *, weights_N: Weights = None, cluster_N: Clusters = None
-) -> Estimate:
+def auc(scores_N: ArrayLike, correct_N: ArrayLike, *, cluster_N: Clusters = None) -> Estimate:
     """Return the area under the ROC curve with its 95 % interval; NaN when one class is missing. Exact, O(N log N).
 
-    The weight of an entry is the number of rows that it represents. The interval is that of a share (Clopper and
-    Pearson 1934) over the number of rows that would vary as much. The variance is that of DeLong et al. 1988, which is
-    too small if a class has few rows and nearly all pairs are in order; so it is shrunk towards that of Hanley and
-    McNeil 1982 as by ``_PRIOR_ROWS`` further rows of the rarer class. If the classes are separated perfectly, the m
-    rows of the rarer class and m others form m disjoint pairs, all of which are in order with probability AUC^m.
-
-    For rows in clusters ``cluster_N`` (without weights) the variance is multiplied by their inflation.
+    The interval is that of a share (Clopper and Pearson 1934) over the number of rows that would vary as much. The
+    variance is that of DeLong et al. 1988, which is too small if a class has few rows and nearly all pairs are in
+    order; so it is shrunk towards that of Hanley and McNeil 1982 as by ``_PRIOR_ROWS`` further rows of the rarer class.
+    If the classes are separated perfectly, the m rows of the rarer class and m others form m disjoint pairs, all of
+    which are in order with probability AUC^m. For rows in clusters the variance is multiplied by their inflation.
     """
     scores, correct = as_scores(scores_N), as_flags(correct_N)
     check_same_length(scores, correct)
-    counts_2G = _count_by_score(scores, correct, as_weights(weights_N, len(scores)))
+    counts_2G = _count_by_score(scores, correct)
     value, num_rows = float(_compute_auc(counts_2G)), int(counts_2G.sum())
     if math.isnan(value):
         return make_undefined(num_rows)
@@ -91,39 +89,23 @@ def compute_placements(scores_N: Floats, correct_N: Bools) -> tuple[Floats, Floa
     return share_P, share_Q
 
 
-def compute_cell_purity(
-    counts_2G: Int64s, points: Sequence[int], *, cluster_G: Clusters = None, confidence: float = CONFIDENCE
+def compute_top_purities(
+    right_N: Bools, points: Sequence[int], cluster_N: Clusters = None, *, confidence: float = CONFIDENCE
 ) -> list[Estimate]:
-    """Return the share of right labels among the first n rows, for each n of ``points``.
-
-    ``counts_2G`` has the numbers of wrong and right rows of each cell, int64 [2, G], the best cell first. Right rows
-    are assumed to be spread evenly within a cell, so the error is at most a cell's right rows. ``cluster_G`` is the
-    cluster of each cell, if each cell is one row.
-    """
-    rows_G, right_G = (np.append(0, np.cumsum(counts)) for counts in (counts_2G.sum(axis=0), counts_2G[1]))
+    """Return the share of right labels among the first n ranked rows, for each n of ``points``."""
     for n in points:
-        if not 1 <= n <= rows_G[-1]:
-            raise ValueError(f"point {n} is not between 1 and the {rows_G[-1]} ranked rows")
-    found = []
-    for n in points:
-        if cluster_G is None:
-            found.append(compute_proportion(round(float(np.interp(n, rows_G, right_G))), n, confidence=confidence))
-        else:
-            found.append(compute_share_right(counts_2G[1, :n] > 0, cluster_G[:n], confidence=confidence))
-    return found
+        if not 1 <= n <= len(right_N):
+            raise ValueError(f"point {n} is not between 1 and the {len(right_N)} ranked rows")
+    clusters = [None if cluster_N is None else cluster_N[:n] for n in points]
+    firsts = zip(points, clusters, strict=True)
+    return [compute_share_right(right_N[:n], cluster_M, confidence=confidence) for n, cluster_M in firsts]
 
 
-def list_coverage_points(num_rows: int, coverages: Sequence[float] = COVERAGES) -> list[int]:
-    """Return the numbers of rows that make up the shares, rounded, at least 1, distinct and ascending."""
-    return sorted({max(1, round(coverage * num_rows)) for coverage in coverages}) if num_rows else []
-
-
-def _count_by_score(scores_N: Floats, correct_N: Bools, weights_N: Int64s | None = None) -> Int64s:
+def _count_by_score(scores_N: Floats, correct_N: Bools) -> Int64s:
     """Return the numbers of wrong and right rows at each distinct score, ascending by score, int64 [2, G]."""
     distinct_G, group_N = np.unique(scores_N, return_inverse=True)
     num_groups = len(distinct_G)
-    counts = np.bincount(group_N + num_groups * correct_N, weights_N, minlength=2 * num_groups)
-    return counts.reshape(2, num_groups).astype(np.int64)
+    return np.bincount(group_N + num_groups * correct_N, minlength=2 * num_groups).reshape(2, num_groups)
 
 
 def _compute_auc_variance(counts_2G: Int64s, value: float) -> float:
@@ -213,7 +195,6 @@ def compute_purity_difference(
     mine, theirs = share(np.setdiff1d(first, second)), share(np.setdiff1d(second, first))
     if not mine.n:
         return Estimate(value=0.0, low=0.0, high=0.0, n=len(first))
-    weight, value = mine.n / len(first), mine.value - theirs.value
-    below = math.hypot(mine.value - mine.low, theirs.high - theirs.value)
-    above = math.hypot(mine.high - mine.value, theirs.value - theirs.low)
-    return Estimate(value=weight * value, low=weight * (value - below), high=weight * (value + above), n=len(first))
+    weight, apart = mine.n / len(first), compute_difference(mine, theirs)
+    value, low, high = (weight * number for number in (apart.value, apart.low, apart.high))
+    return Estimate(value=value, low=low, high=high, n=len(first))

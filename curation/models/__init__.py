@@ -287,7 +287,10 @@ def load_configuration(ref: ModelRef) -> "PreTrainedConfig":
 
 
 def read_configuration(ref: ModelRef) -> Json:
-    """Return :func:`load_configuration` of a model's text part, without importing torch if possible."""
+    """Return sizes in the configuration of a model's text part, at least ``from_json.SIZES`` that it has.
+
+    It is read without importing torch if possible.
+    """
     check_code(ref)
     found = from_json.read_json_configuration(ref)
     return load_configuration(ref).get_text_config().to_dict() if found is None else found

@@ -9,49 +9,28 @@ from functools import lru_cache
 from typing import Any
 
 from curation.json_types import Json, JsonView
-from curation.models.footprint import FAMILIES
 from curation.models.own_code import find_model_file, read_model_file
 from curation.refs import ModelRef
 
-SIZES = (
-    "hidden_size",
-    "intermediate_size",
-    "max_position_embeddings",
-    "num_attention_heads",
-    "num_hidden_layers",
-    "num_key_value_heads",
-    "vocab_size",
-)
-"""Keys that each configuration must have, since families differ in their defaults."""
-NAMED = {
-    "gemma3_text": {"layer_types", "sliding_window"},
-    "mistral": {"sliding_window"},
-    "qwen2": {"layer_types", "sliding_window"},
-    "qwen3": {"layer_types", "sliding_window"},
-}
-"""Further keys that a family's configurations must have."""
-HEADED = ("gemma3_text", "qwen3")  # families whose configurations must have the key ``head_dim``
+FAMILIES = ("gemma3_text", "llama", "mistral", "olmo2", "qwen2", "qwen3")
+"""Values of ``model_type`` whose sizes stand in their configurations as transformers reads them."""
+SIZES = ("hidden_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers")
+"""Keys that are read, and must be there, since families differ in their defaults."""
 AS_IT_STANDS = ("PreTrainedTokenizer", "TokenizersBackend", "GemmaTokenizer", "Qwen2Tokenizer")
 """Classes, without ``Fast``, that use tokenizer.json unchanged, while others rebuild it."""
 
 
 def read_json_configuration(ref: ModelRef) -> Json | None:
-    """Return a text model's configuration with its family's defaults, or None if that takes transformers."""
+    """Return the ``SIZES`` of a text model's configuration, or None if that takes transformers."""
     config = read_model_file(ref, "config.json") or {}
-    family = config.get("model_type")
-    sizes = [config.get(name) for name in SIZES]
-    if family not in FAMILIES or not all(type(size) is int and size > 0 for size in sizes):
+    sizes = {name: config.get(name) for name in SIZES}
+    if config.get("model_type") not in FAMILIES or {"auto_map", "quantization_config"} & config.keys():
         return None
-    if {"auto_map", "quantization_config"} & config.keys() or (family == "mistral" and "layer_types" in config):
-        return None  # the latter is loaded as another family
-    if family in ("qwen2", "qwen3") and not config.get("use_sliding_window"):
-        config |= {"sliding_window": None, "layer_types": config.get("layer_types")}
-    head_dim = config.get("head_dim")
-    if not NAMED.get(family, set()) <= config.keys() or type(head_dim) not in (int, type(None)):
+    if not all(type(size) is int and size > 0 for size in sizes.values()):
         return None
-    if head_dim is None and (family in HEADED or config["hidden_size"] % config["num_attention_heads"]):
-        return None
-    return {"tie_word_embeddings": family == "gemma3_text"} | config
+    if config.get("head_dim") is None and config["hidden_size"] % config["num_attention_heads"]:
+        return None  # transformers refuses it
+    return sizes
 
 
 def load_json_tokenizer(ref: ModelRef) -> "JsonTokenizer | None":

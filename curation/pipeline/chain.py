@@ -91,7 +91,6 @@ def describe(config: RunConfig, files: Files, deals: Deals | None = None) -> Cha
             num_rows=sizes["pool"],
         ),
         sizes={**sizes, "pool": config.pool_share(sizes)},
-        pool_files=files[config.splits.pool.source],
         base=_describe_student_base(config, 0) if config.generations else None,
     )
     main = [describe_generation(first)]

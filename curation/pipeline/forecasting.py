@@ -263,8 +263,6 @@ def _forecast_stage(
 
     # The stored bytes of a row, including states or scores.
     states: float = len(ask.states) * measured.state_bytes
-    if asking.stored_states is not None:
-        states = asking.stored_states * {"float16": 2, "float32": 4}[ask.state_dtype]
     if asking.stored_scores:
         states = asking.stored_scores * 2 * 4  # a raw and a calibrated score, float32
     if asking.fitted:

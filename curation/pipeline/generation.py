@@ -6,8 +6,7 @@ from typing import Any, NamedTuple, cast
 
 from curation import arms
 from curation.arms import ARMS, REFERENCE_ARM
-from curation.config import AskConfig, PcaConfig
-from curation.config.trust import ROW_KEYS
+from curation.config import AskConfig
 from curation.domains import get_domain, get_preference_function
 from curation.hashing import derive
 from curation.json_types import Json
@@ -23,10 +22,9 @@ from curation.stages.asking import TeacherUse
 from curation.stages.fit import FitTrust, Search, find_closed_classes, get_search_share, list_stored_states
 from curation.stages.label import Label
 from curation.stages.read import Read
-from curation.stages.reduce import Project
 from curation.stages.score import Score
 from curation.stages.select import Select
-from curation.stages.selected import Keep, WritePreferences
+from curation.stages.selected import WritePreferences
 from curation.stages.shift import MeasureSelectedShift, MeasureShift, MeasureTextShift
 from curation.stages.signal import Judge, MeasureSignal
 from curation.trust.parts import read_by
@@ -71,16 +69,6 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
     labelled: dict[str, Label | Read] = {"source": _describe_labelling(generation, teacher, "source")}
     labels: dict[str, Out] = {"source": labelled["source"].out("labels")}
     grades = {"source": describe_grades(generation, "source", "source", labels["source"])}
-    pca = None
-    if isinstance(config.teacher.store_states, PcaConfig):
-        pca = Project(
-            **generation.place("pca", "source"),
-            labels=labels["source"],
-            size=config.teacher.store_states.pca,
-            trust=config.trust.only({"states", *ROW_KEYS}),
-            seed=config.seed,
-        )
-        labels["source"] = pca.out("labels")
 
     # Trust is fitted on them: the method's function, found by a search if one is configured, and those of other arms.
     search = Search(
@@ -89,7 +77,7 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         grades=grades["source"],
         stored=list(list_stored_states(config)),
         tune=config.tune.model_copy(update={"space": expand_preset(config.tune.space)}),
-        trust=config.fitting.without({"search"}),
+        trust=config.trust.without({"search"}),
         share=get_search_share(config, generation.sizes["pool"]),
         risk=budget.risk if config.tune.metric == "certified" else None,
         seed=config.seed,
@@ -102,9 +90,8 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
     fitted = {name: stage.out("trust") for name, stage in fits.items()}
 
     # The teacher labels the other splits, the pool last; what has a gold label is graded.
-    scored_as_labelled = config.teacher.store_states is False
-    reducing: dict[str, Any] = {} if pca is None else {"projection": pca.out("projection")}
-    if scored_as_labelled:
+    reducing: dict[str, Any] = {}
+    if not config.teacher.store_states:
         reducing = {"fitted": fitted, "sample": {"states": list(config.trust.states), "seed": config.seed}}
     for split in splits[1:]:
         labelled[split] = _describe_labelling(generation, teacher, split, **reducing)
@@ -123,7 +110,7 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         scored[split] = Score(
             **generation.place(f"score-{split}", split),
             labels=labels[split],
-            fitted={} if scored_as_labelled and split != "source" else fitted,
+            fitted={} if reducing and split != "source" else fitted,
             signals=columns,
             of_source=split == "source",
         ).out("labels")
@@ -148,26 +135,13 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         "dropped": selected.value("dropped"),
     }
 
-    # They are written with columns of their files and, if they are pairs, as chosen and rejected answers.
-    written = {arm: table.or_none for arm, table in record["selections"].items()}
-    if config.selection.keep:
-        kept = Keep(
-            name=generation.name("keep"),
-            at=generation.at("pool"),
-            selected=written,
-            columns=list(config.selection.keep),
-            id_column=config.sources[config.splits.pool.source].id_column,
-            files=[file.to_json() for file in generation.pool_files],
-            contents=[file.content for file in generation.pool_files],
-            num_rows=budget.n,
-        )
-        record["kept"] = kept.value("files")
+    # If they are pairs, they are written as chosen and rejected answers.
     learned: Stage = selected
     if get_preference_function(get_domain(config.domain_of("pool"))) is not None:
         pairs = WritePreferences(
             name=generation.name("preferences"),
             at=generation.at("pool"),
-            selected=written,
+            selected={arm: table.or_none for arm, table in record["selections"].items()},
             dropped=selected.value("dropped"),
             pool=tables["pool"],
             domain=config.domain_of("pool"),
@@ -218,7 +192,6 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         "tests": students.tests,
         "further_tests": students.further_tests,
         "label_counts": {split: labelled[split].value("counts") for split in splits},
-        "projection": None if pca is None else pca.out("fit"),
         "asked": {what: out.stage.value("num_asked") for what, out in judged.items()},
         "unread": {name: stage.value("num_unread") for name, stage in signals["pool"].items()},
         "repeats": generation.repeats.out("counts"),
@@ -247,7 +220,7 @@ def _describe_labelling(generation: GenerationSpec, teacher: TeacherUse, split: 
     """Return the stage that labels a split or, for the pool, the generation's share of it.
 
     If a local model reads a server's answers (``teacher.reader``), the stage that reads the answers is returned.
-    ``reducing``: replacement of the states (``projection``, ``fitted``, ``sample``). For a server's answers it goes to
+    ``reducing``: what takes the place of the states (``fitted``, ``sample``). For a server's answers it goes to
     the stage that reads them, since the bought answers do not depend on it.
     """
     config, reader, endpoint = generation.config, generation.helpers.reader, generation.config.teacher.endpoint
@@ -283,7 +256,7 @@ def _describe_labelling(generation: GenerationSpec, teacher: TeacherUse, split: 
 
 def _describe_fit(generation: GenerationSpec, name: str, kind: str, of: str, search: Search) -> FitTrust:
     """Return the stage that fits a trust function on the rows that the search for one would read."""
-    config, trust, function = generation.config, generation.config.fitting, arms.find_fitted([kind])[kind]
+    config, trust, function = generation.config, generation.config.trust, arms.find_fitted([kind])[kind]
     closed = None
     if kind == "stacked":
         closed = find_closed_classes(config.domain_of("source"), trust.states, generation.tables["source"])
@@ -348,7 +321,7 @@ def _describe_signals(
     generation: GenerationSpec, teacher: TeacherUse, labelled: Mapping[str, Label | Read], labels: Mapping[str, Out]
 ) -> dict[str, dict[str, MeasureSignal]]:
     """Return a stage for each signal, by split and column."""
-    config, selection = generation.config, generation.config.selection
+    config = generation.config
     asked = {split: _find_asked_signals(generation, split) for split in labelled}
     roles = {"teacher": teacher, UNADAPTED: teacher, **generation.helpers.roles}
     if any(item.role == UNADAPTED and not item.asks_labelling for item in asked["pool"]):
@@ -371,11 +344,6 @@ def _describe_signals(
                 decoding=config.teacher.decoding,
                 reward=config.signals.reward if item.signal.asks == "reward" else None,
                 beside_labels=item.asks_labelling,
-                required={
-                    arm: key
-                    for arm in dict.fromkeys(selection.used)
-                    if ARMS[arm].signal == item.signal and (key := selection.required_by(arm)) is not None
-                },
                 num_rows=generation.sizes[split],
                 **item.settings,
                 **generation.settings,

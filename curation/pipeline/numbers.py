@@ -27,7 +27,6 @@ READ = {
     "domain": None,
     "evaluation": ("also", "decoding", "margin", "num_runs"),
     "report_rows": None,
-    "selection": ("repeats",),
     "splits": None,
     "student": ("learning_rate",),
     "teacher": ("backend", "decoding", "endpoint", "reader"),

@@ -24,8 +24,7 @@ from curation.rundir.manifest import Manifest
 from curation.selection.budget import check_pool
 from curation.sources import check_unchanged, compute_split_sizes, discover
 from curation.stages import fit
-from curation.stages.preview import check_preview, look, preview
-from curation.stages.selected import check_kept
+from curation.stages.preview import check_preview, preview
 from curation.storage import lease
 from curation.storage.paths import write_atomically
 
@@ -85,7 +84,6 @@ class OpenedRun(Opened[RunConfig]):
             return  # rows are prepared, and were looked at
         taken = self.deals.taken(files)
         yield from check_preview(preview(config, files, taken), config)
-        yield from look(config, files, taken)
         yield from iter_type_lines(config)
 
     def note(self, stage: Stage, rows: int, seconds: float) -> None:
@@ -126,6 +124,5 @@ def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.guard_
 def check_settings(config: RunConfig, files: Files, num_pool: int) -> list[str]:
     """Refuse settings that do not fit a generation's ``num_pool`` rows, domain or files; describe the others."""
     check_pool(config.selection.budget, num_pool)
-    check_kept(config.selection.keep, files[config.splits.pool.source])
     fit.check_settings(config.trust)
     return [*iter_found(config, "settings")]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from curation.cluster import capacity, nodes
 from curation.config import AskConfig, DecodingConfig, DomainConfig, RowsConfig
-from curation.domains import attempt, get_domain
+from curation.domains import get_domain
 from curation.errors import ConfigError
 from curation.hashing import derive
 from curation.json_types import Json, JsonView
@@ -20,7 +20,6 @@ from curation.signals.measure import make_asks
 from curation.sources import NOTHING, Assignment, SourceFile, make_assignment, read_rows_at
 from curation.sources.sample import SampledRow
 from curation.stages.asking import AskModel
-from curation.stages.calibration_look import compare_calibration, with_blanks
 from curation.stages.deal import POOL, make_example_table
 from curation.stages.label import Label
 from curation.stages.label_chunks import LabelJob
@@ -87,8 +86,6 @@ class StageAsk:
     domain: DomainConfig
     signals: Mapping[str, JsonView] = field(default_factory=dict)
     """Signals that the labelling actors measure in addition to labels, as ``stages.label.Label`` takes them."""
-    stored_states: int | None = None
-    """Number of values stored per row for its states, or None if all states are stored."""
     stored_scores: int = 0
     """Number of trust functions whose scores are stored in place of a row's states."""
     fitted: Mapping[str, TrustRef] = field(default_factory=dict)
@@ -171,7 +168,7 @@ def _make_asking(
     stage: Label, config: RowsConfig, files: Mapping[str, Sequence[SourceFile]], known: Known, taken: Mapping[str, int]
 ) -> StageAsk | str:
     """Return the request of a labelling stage, or the reason why it cannot be probed yet."""
-    examples, projection = cast(Out, stage.examples), cast(Out | None, stage.projection)
+    examples = cast(Out, stage.examples)
     note = None
     model: Any = stage.teacher.model
     while isinstance(model, Out):  # what is not trained yet is asked as the base from which it will be
@@ -205,7 +202,6 @@ def _make_asking(
         decoding=stage.decoding,
         domain=stage.domain,
         signals=stage.signals,
-        stored_states=None if projection is None else projection.stage.inputs["size"],
         stored_scores=len(stage.fitted),
         seed=stage.seed if is_paid else None,
         note=note,
@@ -299,10 +295,7 @@ def _probe_sample(
     most, rows = max(askings, key=lambda asking: len(asking.ask.states)), merge_rows(askings)
     drawn = rows.draw(num)
     domain = get_domain(most.domain)
-    ids, chooses = rows.ids(drawn), most.ask.endpoint is None and not most.ask.reads_given
-    examples = make_example_table(domain, POOL, ids, [row.raw for row in drawn])
-    if chooses:
-        examples = with_blanks(examples, domain, most.decoding)
+    examples = make_example_table(domain, POOL, rows.ids(drawn), [row.raw for row in drawn])
     signals = {name: dict(how) for name, how in most.signals.items()}
     for how in signals.values():
         if isinstance(how["shots"], Out):
@@ -328,10 +321,4 @@ def _probe_sample(
     paid = "; the server is paid for them, and the run finds their answers" if most.ask.endpoint is not None else ""
     say(f"probe of {stages}: labelling {num:,} rows drawn at random{limit}{paid}")
     with progress("probe") as update:
-        found = probe(job, dataset, population, seconds=seconds, commit_seconds=commit_seconds, update=update)
-    if chooses and domain.blanks:
-        golds = {row_id: attempt(domain.gold, row.raw)[0] for row_id, row in zip(ids, drawn, strict=True)}
-        known = {row_id: gold for row_id, gold in golds.items() if gold is not None}
-        if (words := compare_calibration(io.find_latest(job.labels_uri), domain, known)) is not None:
-            say(f"probe of {stages}: {words}")
-    return found
+        return probe(job, dataset, population, seconds=seconds, commit_seconds=commit_seconds, update=update)

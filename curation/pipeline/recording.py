@@ -13,8 +13,7 @@ from curation.pipeline.kept_forecast import collect_used, collect_used_since, re
 from curation.pipeline.numbers import read_reviews
 from curation.pipeline.opened import OpenedRun
 from curation.redaction import redact_value
-from curation.report.record import MAIN, SHALLOW
-from curation.rundir.graph import Known, Skipped, count_steps, list_awaited, order_stages, resolve_present
+from curation.rundir.graph import Known, Skipped, count_steps, order_stages, resolve_present
 from curation.rundir.status import iter_statuses
 from curation.teachers.endpoint_paid import read_spending
 
@@ -29,9 +28,8 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
     for _ in iter_statuses(further, manifest.records, known):  # adds what is done of them
         pass
     stages = [*opened.stages, *further]
-    step_of, after = count_steps(stages), {stage.name: list_awaited(stage) for stage in stages}
     # In the order of the run, not that in which stages side by side ended: the same run has the same record.
-    made = [name for name in step_of if name in known and not isinstance(known[name], Skipped)]
+    made = [name for name in count_steps(stages) if name in known and not isinstance(known[name], Skipped)]
     done = {name: manifest.stages[name] for name in made}
     bought = None if config.teacher.endpoint is None else read_spending(str(config.directory / PAID))
     counts, overlap = _collect_prepared(opened.chain, known)
@@ -68,8 +66,6 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
                 rows=stage.rows,
                 rows_per_second=stage.rows / stage.seconds if stage.rows and stage.seconds else None,
                 started=stage.started,
-                step=step_of[name],
-                after=after[name],
             )
             for name, stage in done.items()
         ],
@@ -97,13 +93,13 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
 def _collect_prepared(chain: Chain, known: Known) -> tuple[Json, Json]:
     """Return the counts of every table by name, and the overlap of splits, over all deals."""
     counts: Json = {}
-    overlap: Json = {"pairs": [], "dropped": {}, "repeats": {}, "uncompared": {}}
+    overlap: Json = {"pairs": [], "dropped": {}, "uncompared": {}}
     for stage in chain.preparing:
         made = known[stage.name]
         assert isinstance(made, Mapping), "a prepare stage needs nothing that could be missing"
         counts |= made["counts"]
         overlap["pairs"] += made["overlap"]["pairs"]
-        for part in ("dropped", "repeats", "uncompared"):
+        for part in ("dropped", "uncompared"):
             overlap[part] |= made["overlap"][part]
     return counts, overlap
 
@@ -121,17 +117,6 @@ def _make_chain_record(opened: OpenedRun, known: Known, num_reached: int) -> rep
     decisions = [resolve_present({"decision": out}, known) for out in chain.decisions]
     branches = {name: _collect_generations(fields, known, name) for name, fields in chain.branches.items()}
 
-    # The first generation and line that need a stage; those that prepare rows belong to no generation.
-    needed_by: dict[str, tuple[int, str]] = {}
-    shared = {stage.name for stage in order_stages([stage.value() for stage in chain.preparing])}
-    for index, fields in enumerate(chain.generations):
-        lines: Json = {MAIN: [fields, chain.decisions[index : index + 1]]}
-        lines |= {name: [item for item in branch if item["index"] == index] for name, branch in chain.branches.items()}
-        lines[SHALLOW] = chain.shallow[index]
-        for line, outs in lines.items():
-            for stage in order_stages(outs):
-                if stage.name not in shared:
-                    needed_by.setdefault(stage.name, (index, line))
     return report.ChainRecord(
         arms=opened.config.chain.arms,
         branches=branches,
@@ -139,7 +124,6 @@ def _make_chain_record(opened: OpenedRun, known: Known, num_reached: int) -> rep
             str(index): {arm: {key: found[key][arm] for key in found} for arm in found["training"]}
             for index, found in enumerate(shallow)
         },
-        stages=needed_by,
         decisions=[found["decision"] for found in decisions if found],
         ended=_explain_end(chain.generations, known, num_reached),
         branches_ended={

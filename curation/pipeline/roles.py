@@ -14,7 +14,6 @@ from curation.json_types import Json
 from curation.models.dtypes import settle_ask, settle_training
 from curation.refs import ModelRef
 from curation.rundir.graph import Model, Out, Position, Table
-from curation.sources import SourceFile
 from curation.stages.asking import SettleBackend, TeacherUse
 from curation.stages.repeats import FindRepeats
 from curation.stages.training import Adapt, MakeBase, Training
@@ -50,7 +49,6 @@ class GenerationSpec:
     """The stage that finds the pool rows that repeat a question."""
     sizes: Mapping[str, int]
     """The number of rows of each split; for the pool, of the generation's share."""
-    pool_files: Sequence[SourceFile] = ()
     base: Model | None = None
     """The base model of the generation's students, or None if none are trained."""
     branch: str = ""

@@ -16,8 +16,8 @@ from curation.pipeline.recording import record_of
 from curation.pipeline.roles import check_models
 from curation.pipeline.settling import settle
 from curation.pipeline.work import at_work
-from curation.report.rules import CARE, STOP, USE
-from curation.rundir.graph import Outputs, Skipped, Stage, list_awaited, order_stages
+from curation.report.verdict import CARE, STOP, USE
+from curation.rundir.graph import Outputs, Skipped, Stage, order_stages
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
 from curation.rundir.status import iter_statuses
@@ -84,16 +84,14 @@ def run_search(
         found = run.do(stages)[stage.name]
         assert isinstance(found, Mapping), "a search always has something to do"
         content = report.collect_search(
-            report.SearchRecord(
-                name=config.name,
-                seed=config.seed,
-                config_path=config_path,
-                command=command,
-                tune=config.tune.model_dump(mode="json"),
-                versions=find_versions(),
-                seconds={stage.name: opened.manifest.stages[stage.name].seconds for stage in stages},
-                found=found,
-            )
+            found,
+            config.tune.model_dump(mode="json"),
+            name=config.name,
+            seed=config.seed,
+            config_path=config_path,
+            command=command,
+            versions=find_versions(),
+            seconds={stage.name: opened.manifest.stages[stage.name].seconds for stage in stages},
         )
         page, _ = report.write_search(content, run.directory)
         say(f"report: {page}")
@@ -161,23 +159,11 @@ def hold_run(
         yield found
 
 
-def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False, redo: Sequence[str] = ()) -> None:
-    """Run one stage, with the stages that it needs unless ``alone``; no report is written.
-
-    Raises:
-        ConfigError: no stage has that name, or with ``alone`` a stage that it needs is not done.
-    """
+def run_part(config: RunConfig, name: str, *, wait: bool = False, redo: Sequence[str] = ()) -> None:
+    """Run one stage, with the stages that it needs; no report is written. A wrong name is a ``ConfigError``."""
 
     def find_needed(opened: OpenedRun) -> list[Stage]:
-        stage = _find_stage(opened, name)
-        awaited = list_awaited(stage)
-        for status in opened.statuses if alone else ():
-            if status.stage.name in awaited and not status.is_settled:
-                raise ConfigError(
-                    f"--only: {stage.name} needs {status.stage.name}, which is not done ({status.words}); "
-                    f"use --until {name}, which does it too"
-                )
-        return order_stages([stage.value()])
+        return order_stages([_find_stage(opened, name).value()])
 
     full_name = find_needed(open_run(config, save=False))[-1].name  # a wrong name leaves no directory behind
     with hold_run(config, find_needed, wait=wait, redo=redo) as (opened, run):

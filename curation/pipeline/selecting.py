@@ -71,8 +71,8 @@ def describe_selection(
     """Return the stage that selects for all arms, after rollouts for gold arms; ``left_out``: rows by feature."""
     config, budget, tables = generation.config, generation.config.selection.budget, generation.tables
     too_long = {split: stage.out("too_long").or_none for split, stage in lengths.items()}
-    # No choice of rows reads these keys, or ``divided`` stands for them.
-    selection = config.selection.without({"keep", *(name for name, _, _ in parts(config, "divided"))})
+    # ``divided`` stands for these keys.
+    selection = config.selection.without({name for name, _, _ in parts(config, "divided")})
 
     def choose(labels: Mapping[str, Out]) -> ChoiceInputs:
         splits = {

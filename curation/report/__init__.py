@@ -1,32 +1,15 @@
 """The report of one or several runs: a self-contained HTML page, and the same numbers as JSON."""
 
-from curation.report.collect import collect
-from curation.report.html import write, write_search
-from curation.report.record import (
-    FORMAT,
-    ChainRecord,
-    GenerationRecord,
-    PassRecord,
-    ReviewRecord,
-    RunRecord,
-    SpentRecord,
-    StageSummary,
-)
-from curation.report.searched import SearchRecord, collect_search, describe_point
-
-__all__ = [
-    "FORMAT",
-    "ChainRecord",
-    "GenerationRecord",
-    "PassRecord",
-    "ReviewRecord",
-    "RunRecord",
-    "SearchRecord",
-    "SpentRecord",
-    "StageSummary",
-    "collect",
-    "collect_search",
-    "describe_point",
-    "write",
-    "write_search",
-]
+from curation.report.collect import collect as collect
+from curation.report.html import write as write
+from curation.report.html import write_search as write_search
+from curation.report.record import FORMAT as FORMAT
+from curation.report.record import ChainRecord as ChainRecord
+from curation.report.record import GenerationRecord as GenerationRecord
+from curation.report.record import PassRecord as PassRecord
+from curation.report.record import ReviewRecord as ReviewRecord
+from curation.report.record import RunRecord as RunRecord
+from curation.report.record import SpentRecord as SpentRecord
+from curation.report.record import StageSummary as StageSummary
+from curation.report.searched import collect_search as collect_search
+from curation.report.searched import describe_point as describe_point

@@ -12,20 +12,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyroaring import BitMap64
 
 from curation.arms import ARMS
 from curation.arrays import Bools, Float64s, Int64s
 from curation.domains import Domain, attempt
-from curation.hashing import derive, hash_unit
+from curation.hashing import hash_unit
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.report.measures import compute_share_among
-from curation.report.pool_grid import SAMPLE, GradedSet
-from curation.report.record import GenerationRecord, RunInputs
+from curation.report.rows import Judged
 from curation.report.tested import Tests, compute_accuracy
 from curation.tables import io, scans
-from curation.tables.row_ids import find_missing_ids, include
 
 DOMAIN_ROWS = 8192
 """Number of rows that are Python objects at a time."""
@@ -41,33 +38,17 @@ Difficulties = tuple[Int64s, Float64s]
 """Row ids and difficulties of rows; a difficulty is NaN if unknown."""
 
 
-def read_pool_difficulties(run: RunInputs, record: GenerationRecord, share: float) -> Difficulties:
-    """Return difficulties of about a ``share`` of the pool rows that the generation labelled."""
-    ids_N, values_N = _read_difficulties(run.prepared["pool"], run.domain, derive(run.seed, SAMPLE), share)
-    labelled = BitMap64()
-    for batch in scans.iter_table_batches(record.labels["pool"], {"row_id": "row_id"}, None):
-        include(labelled, batch.column("row_id").to_numpy())
-    mine_N = ~find_missing_ids(ids_N, labelled)
-    return ids_N[mine_N], values_N[mine_N]
-
-
-def read_test_difficulties(run: RunInputs) -> Difficulties:
-    """Return difficulties of the test rows; empty without test rows, or if they lack the domain's columns."""
-    test = run.prepared.get("test")
-    if test is None or not {*run.domain.columns.names} <= {*io.open_table(test).schema.names}:
-        return np.zeros(0, dtype=np.int64), np.zeros(0)
-    return _read_difficulties(test, run.domain, 0, 1.0)
-
-
-def _read_difficulties(examples: TableRef, domain: Domain, seed: int, share: float) -> Difficulties:
+def read_difficulties(examples: TableRef | None, domain: Domain, share: float = 1.0, seed: int = 0) -> Difficulties:
+    """Return difficulties of rows, or of a share of them, drawn by a hash; none if they lack the domain's columns."""
     ids: list[npt.NDArray[Any]] = [np.zeros(0, dtype=np.int64)]
     values: list[npt.NDArray[Any]] = [np.zeros(0)]
     columns = {name: f"`{name}`" for name in ("row_id", *domain.columns.names)}
+    if examples is None or not {*columns} <= {*io.open_table(examples).schema.names}:
+        return ids[0], values[0]
     for batch in scans.iter_table_batches(examples, columns, "error IS NULL", num_rows=DOMAIN_ROWS):
         drawn = batch.filter(pa.array(hash_unit(batch.column("row_id").to_numpy(), seed) < share))
         ids.append(drawn.column("row_id").to_numpy().copy())
-        found = [attempt(domain.difficulty, row)[0] for row in drawn.to_pylist()]
-        values.append(np.array(found, dtype=np.float64))
+        values.append(np.array([attempt(domain.difficulty, row)[0] for row in drawn.to_pylist()], dtype=np.float64))
     return np.concatenate(ids), np.concatenate(values)
 
 
@@ -97,16 +78,14 @@ def summarise_difficulty(difficulties: Difficulties, selected: Mapping[str, Int6
     return {"edges": edges.tolist(), "num_unknown": num_unknown, "pool": profiles.pop("pool"), "arms": profiles}
 
 
-def compute_purity_bins(
-    rows: GradedSet | None, selected: Mapping[str, Int64s], difficulties: Difficulties
-) -> Json | None:
+def compute_purity_bins(rows: Judged | None, selected: Mapping[str, Int64s], difficulties: Difficulties) -> Json | None:
     """Return the share of right labels per bin: of all graded pool rows, the parsed ones, and each weak arm's rows.
 
     A bin without rows has ``None``. The result is ``None`` if the pool has no grades or no difficulties.
     """
     if rows is None:
         return None
-    pool = rows.sample
+    pool = rows
     marks = {arm: np.isin(pool.row_ids_N, ids) for arm, ids in selected.items() if not ARMS[arm].gold}
     fewest = min([int(keep_N.sum()) for keep_N in marks.values() if keep_N.any()], default=len(pool))
     if (edges := compute_bin_edges(difficulties[1], fewest)) is None:

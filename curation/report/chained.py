@@ -1,4 +1,4 @@
-"""The report on a run's chains: accuracy by generation and arm, paired differences, teachers, costs, decisions."""
+"""The report on a run's chains: accuracy by generation and arm, paired differences, teachers, decisions."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,9 +8,7 @@ from curation.report.headline import describe_name
 from curation.report.record import (
     BASE,
     GROUND_TRUTH,
-    MAIN,
     PREDECESSOR,
-    SHALLOW,
     TEACHER,
     ChainRecord,
     GenerationRecord,
@@ -48,7 +46,6 @@ def collect_chains(run: RunRecord, main: Sequence[Json], collected: Collected) -
             for name, why in chain.branches_ended.items()
             if why != chain.ended
         ],
-        "costs": _collect_costs(run, chain),
     }
 
 
@@ -140,34 +137,3 @@ def _collect_teacher(part: Json, line: str, arm: str) -> Json:
         "auc_pool": auc("pool"),
         "shift": {**shift["auc"], "strength": shift["strength"]} if is_known else None,
     }
-
-
-def _collect_costs(run: RunRecord, chain: ChainRecord) -> list[Json]:
-    """Return the cost of each generation of each line, without the stages before the first generation."""
-    words = {
-        MAIN: f"{_describe_line(f'chain {chain.arms[0]}')}, and what all lines share",
-        SHALLOW: "shallow from the first teacher",
-        PREDECESSOR: "shallow from the base before",
-    }
-    groups: dict[tuple[int, str], list[str]] = {}
-    for name, (generation, line) in chain.stages.items():
-        groups.setdefault((generation, line), []).append(name)
-    seconds = {stage.name: stage.seconds for stage in run.stages}
-    costs = []
-    for (generation, line), names in sorted(groups.items(), key=lambda item: item[0][0]):
-        made = [name for name in names if name in seconds]
-        used = [run.used[name] for name in made if name in run.used]
-        if made:
-            costs.append(
-                {
-                    "generation": generation,
-                    "line": line,
-                    "words": words.get(line) or _describe_line(f"chain {line}"),
-                    "num_stages": len(made),
-                    "seconds": sum(seconds[name] for name in made),
-                    "actor_seconds": sum(item.actor_seconds for item in used),
-                    "prompt_tokens": sum(item.prompt_tokens for item in used),
-                    "output_tokens": sum(item.output_tokens for item in used),
-                }
-            )
-    return costs

@@ -1,102 +1,103 @@
-"""The charts of trust, purity, risk and difficulty, as SVG text."""
+"""The figures of a generation and of a chain, as SVG text."""
 
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from curation.arms import REFERENCE_ARM
 from curation.json_types import Json, JsonView
 from curation.metrics import compute_proportion
 from curation.report.frame import (
-    SharePoint,
-    annotate_bars,
-    annotate_points,
-    annotate_shares,
+    GREY,
+    as_chart,
+    draw_curve,
     draw_estimates,
-    finish_chart,
     get_arm_style,
-    make_report_figure,
+    make_figure,
+    render_svg,
     set_percent_ticks,
     use_chart_style,
 )
-from curation.report.headline import describe_name, format_percent
+from curation.report.headline import describe_name
+from curation.report.record import PREDECESSOR
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
+    from matplotlib.figure import Figure
 
 MOST_BANDS, MOST_RELIABILITIES, MOST_BARS = 5, 3, 6
 """Maximum numbers of overlaid items that a reader can tell apart; ``report.json`` has all items."""
 LEAST_ROWS = 20
 """Minimum number of rows in a bin of trust; with this many its interval is narrower than 45 points."""
-
+MEASURES = {
+    "loss": "loss",
+    "reward": "mean reward",
+    "right": "share of right answers",
+    "mixed_groups": "share of groups with both outcomes",
+    "kl": "KL from the base (k3)",
+    "entropy": "entropy, nats a token",
+    "length": "tokens of an answer",
+    "truncated": "share of truncated answers",
+    "grad_norm": "norm of the gradient",
+    "gap": "gap of log-probabilities",
+    "reward_errors": "share that could not be graded",
+}
+"""Names of the measures of a training that are drawn, in words; ``report.json`` has all of ``TrainingRecord``."""
+COLUMNS, PANEL = 3, (2.5, 1.75)
+"""Number of panels of a training side by side, and the size of a panel in inches."""
+NAME_WIDTH, NAME_HEIGHT = 1.6, 0.2
+"""Size of an arm's entry in the legend, in inches."""
+SPREAD = 0.06
+"""Horizontal distance of two lines at one generation, which keeps their intervals apart."""
+_STYLES: Mapping[str, JsonView] = {
+    "chain": {"marker": "o", "linewidth": 1.8},
+    "first_teacher": {"marker": "o", "linewidth": 1.0, "linestyle": (0, (4, 2)), "markerfacecolor": "white"},
+    PREDECESSOR: {"marker": "D", "linewidth": 0, "markerfacecolor": "white"},
+}
+"""Styles by kind of line of a chain; lines of other kinds have the style of their arm."""
 _RIGHT, _WRONG = "#0072b2", "#d55e00"
 
 
-def draw_purity_chart(curves: JsonView, name: str, *, chance: float | None = None) -> str:
+@as_chart("rows taken, most trusted first (log scale)", "share of right labels (purity)")
+def draw_purity_chart(axes: "Axes", curves: JsonView, *, chance: float | None = None) -> None:
     """Draw purity by the number of rows taken, one line per arm, with 95 % bands (of many arms, only the method's)."""
     from matplotlib.ticker import FixedLocator, NullLocator
 
-    with use_chart_style():
-        figure, axes = make_report_figure()
-        ticks = curves["points"]
-        for index, (arm, estimates) in enumerate(curves["arms"].items()):
-            words = describe_name(arm)
-            points = [(tick, of, f"{words}, best {tick:,} rows") for tick, of in zip(ticks, estimates, strict=True)]
-            has_band = arm == REFERENCE_ARM or len(curves["arms"]) <= MOST_BANDS
-            _draw_curve(axes, points, get_arm_style(arm, index), words, has_band=has_band)
-        if n := curves["n"]:
-            axes.axvline(n, color="#444444", linewidth=0.9, linestyle=(0, (2, 2)), label=f"n = {n:,}")
-        _draw_chance(axes, chance)
-        axes.set_xscale("log")
-        axes.set_xlim(ticks[0], max(ticks[-1], ticks[0] + 1))
-        low, high = axes.get_xlim()
-        steps = (1, 2, 5) if high / max(low, 1) < 1e3 else (1,)  # over three decades or more: only powers of ten
-        places = [float(step * 10**power) for power in range(math.ceil(math.log10(high)) + 1) for step in steps]
-        axes.xaxis.set_major_locator(FixedLocator(places))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-        axes.set_ylim(0, 1)
-        x, y = "rows taken, most trusted first (log scale)", "share of right labels (purity)"
-        return finish_chart(figure, axes, name, x=x, y=y)
-
-
-def _draw_curve(
-    axes: "Axes", points: Sequence[SharePoint], style: tuple[str, Any], label: str, *, has_band: bool = True
-) -> None:
-    """Draw a line through points, with a band of their 95 % intervals."""
-    places, (colour, dashes) = [x for x, _, _ in points], style
-    low, value, high = ([share[key] for _, share, _ in points] for key in ("low", "value", "high"))
-    if has_band:
-        axes.fill_between(places, low, high, color=colour, alpha=0.13, linewidth=0)
-    axes.plot(places, value, color=colour, linestyle=dashes, label=label)
-    annotate_shares(axes, points)
+    ticks = curves["points"]
+    for index, (arm, estimates) in enumerate(curves["arms"].items()):
+        has_band = arm == REFERENCE_ARM or len(curves["arms"]) <= MOST_BANDS
+        points = list(zip(ticks, estimates, strict=True))
+        draw_curve(axes, points, get_arm_style(arm, index), describe_name(arm), has_band=has_band)
+    if n := curves["n"]:
+        axes.axvline(n, color=GREY, linewidth=0.9, linestyle=(0, (2, 2)), label=f"n = {n:,}")
+    _draw_chance(axes, chance)
+    axes.set_xscale("log")
+    axes.set(xlim=(ticks[0], max(ticks[-1], ticks[0] + 1)), ylim=(0, 1))
+    low, high = axes.get_xlim()
+    steps = (1, 2, 5) if high / max(low, 1) < 1e3 else (1,)  # over three decades or more: only powers of ten
+    places = [float(step * 10**power) for power in range(math.ceil(math.log10(high)) + 1) for step in steps]
+    axes.xaxis.set_major_locator(FixedLocator(places))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
 def _draw_chance(axes: "Axes", chance: float | None) -> None:
     """Draw a line at the share of right labels of a uniform guess, if it is known."""
     if chance is not None:
-        axes.axhline(chance, color="#444444", linewidth=0.9, linestyle=(0, (1, 2)), label="chance")
+        axes.axhline(chance, color=GREY, linewidth=0.9, linestyle=(0, (1, 2)), label="chance")
 
 
-def draw_reliability_chart(bins_of: JsonView, name: str, *, chance: float | None = None) -> str:
+@as_chart("mean trust in the bin", "share of right labels")
+def draw_reliability_chart(axes: "Axes", bins_of: JsonView, *, chance: float | None = None) -> None:
     """Draw the share of right labels by mean trust per bin, with 95 % intervals, for the first trust functions."""
-    with use_chart_style():
-        figure, axes = make_report_figure()
-        axes.plot([0, 1], [0, 1], color="#999999", linewidth=0.9, linestyle=(0, (2, 2)), label="calibrated")
-        for index, (arm, bins) in enumerate(itertools.islice(bins_of.items(), MOST_RELIABILITIES)):
-            words = describe_name(arm)
-            points = []
-            for item in join_bins(bins):
-                trust, right = item["mean_trust"], item["share_right"]
-                text = f"{words}, {right['n']:,} rows with a mean trust of {format_percent(trust)}"
-                points.append((trust, right, text))
-            style: Json = {"marker": "os^D"[index % 4], "markersize": 4, "linewidth": 1.3, "elinewidth": 0.9}
-            draw_estimates(axes, points, get_arm_style(arm, index), label=words, **style)
-        _draw_chance(axes, chance)
-        axes.set(xlim=(0, 1), ylim=(0, 1))
-        return finish_chart(figure, axes, name, x="mean trust in the bin", y="share of right labels")
+    axes.plot([0, 1], [0, 1], color="#999999", linewidth=0.9, linestyle=(0, (2, 2)), label="calibrated")
+    for index, (arm, bins) in enumerate(itertools.islice(bins_of.items(), MOST_RELIABILITIES)):
+        points = [(item["mean_trust"], item["share_right"]) for item in join_bins(bins)]
+        style: Json = {"marker": "os^D"[index % 4], "markersize": 4, "linewidth": 1.3, "elinewidth": 0.9}
+        draw_estimates(axes, points, get_arm_style(arm, index), label=describe_name(arm), **style)
+    _draw_chance(axes, chance)
+    axes.set(xlim=(0, 1), ylim=(0, 1))
 
 
 def join_bins(bins: Sequence[JsonView]) -> list[JsonView]:
@@ -115,131 +116,151 @@ def join_bins(bins: Sequence[JsonView]) -> list[JsonView]:
     return [{"mean_trust": mean, "share_right": share} for mean, share in shares]
 
 
-def draw_histogram_chart(histogram: JsonView, name: str) -> str:
+@as_chart("trust", "rows")
+def draw_histogram_chart(axes: "Axes", histogram: JsonView) -> None:
     """Draw the number of rows by trust, with right and wrong labels stacked."""
     from matplotlib.ticker import MaxNLocator
 
-    with use_chart_style():
-        figure, axes = make_report_figure()
-        edges, right, wrong = histogram["edges"], histogram["right"], histogram["wrong"]
-        bins = list(itertools.pairwise(edges))
-        style: Json = {"width": [high - low for low, high in bins], "align": "edge"}
-        style |= {"edgecolor": "white", "linewidth": 0.5}
-        stacked = (
-            axes.bar(edges[:-1], right, color=_RIGHT, label="right", **style),
-            axes.bar(edges[:-1], wrong, bottom=right, color=_WRONG, hatch="///", label="wrong", **style),
-        )
-        texts = [
-            f"trust {low:.2f} to {high:.2f}: {num_right:,} right, {num_wrong:,} wrong"
-            for (low, high), num_right, num_wrong in zip(bins, right, wrong, strict=True)
-        ]
-        for bars in stacked:
-            annotate_bars(bars, texts)
-        axes.set_xlim(edges[0], edges[-1])
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))  # at whole numbers only, so that none is rounded
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-        return finish_chart(figure, axes, name, x="trust", y="rows")
+    edges, right, wrong = histogram["edges"], histogram["right"], histogram["wrong"]
+    style: Json = {"width": [high - low for low, high in itertools.pairwise(edges)], "align": "edge"}
+    style |= {"edgecolor": "white", "linewidth": 0.5}
+    axes.bar(edges[:-1], right, color=_RIGHT, label="right", **style)
+    axes.bar(edges[:-1], wrong, bottom=right, color=_WRONG, hatch="///", label="wrong", **style)
+    axes.set_xlim(edges[0], edges[-1])
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))  # at whole numbers only, so that none is rounded
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
-def draw_difficulty_chart(difficulty: JsonView, name: str) -> str:
+@as_chart("difficulty", "share of the rows")
+def draw_difficulty_chart(axes: "Axes", difficulty: JsonView) -> None:
     """Draw the share of rows by difficulty: the pool as an area, each arm as a stepped line."""
-    with use_chart_style():
-        figure, axes = make_report_figure()
-        edges, pool = difficulty["edges"], difficulty["pool"]["shares"]
-        axes.stairs(pool, edges, fill=True, color="#dddddd", label="pool")
-        for index, (arm, profile) in enumerate(difficulty["arms"].items()):
-            (colour, dashes), words, shares = get_arm_style(arm, index), describe_name(arm), profile["shares"]
-            axes.stairs(shares, edges, color=colour, linestyle=dashes, linewidth=1.5, label=words)
-            texts = [
-                f"{words}: {format_percent(mine)} of its rows, {format_percent(all_rows)} of the pool's"
-                for mine, all_rows in zip(shares, pool, strict=True)
-            ]
-            middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
-            annotate_points(axes, zip(middles, shares, texts, strict=True))
-        axes.set_xlim(edges[0], edges[-1])
-        axes.set_ylim(bottom=0)
-        set_percent_ticks(axes.yaxis)
-        return finish_chart(figure, axes, name, x="difficulty", y="share of the rows")
+    edges = difficulty["edges"]
+    axes.stairs(difficulty["pool"]["shares"], edges, fill=True, color="#dddddd", label="pool")
+    for index, (arm, profile) in enumerate(difficulty["arms"].items()):
+        colour, dashes = get_arm_style(arm, index)
+        line: Json = {"color": colour, "linestyle": dashes, "linewidth": 1.5, "label": describe_name(arm)}
+        axes.stairs(profile["shares"], edges, **line)
+    axes.set_xlim(edges[0], edges[-1])
+    axes.set_ylim(bottom=0)
+    set_percent_ticks(axes.yaxis)
 
 
-def draw_risk_chart(curves: JsonView, name: str) -> str:
+@as_chart("share of the pool kept, most trusted first", "share of wrong labels (noise)")
+def draw_risk_chart(axes: "Axes", curves: JsonView) -> None:
     """Draw noise on calibration, its upper bound, and noise at deployment by the share of the pool that a cut keeps."""
-    with use_chart_style():
-        figure, axes = make_report_figure()
-        noises = []
-        for field, label, style in (
-            ("calibration", "noise on calibration", (_RIGHT, "solid")),
-            ("deployment", "noise at deployment", ("#009e73", (0, (6, 2, 1, 2)))),
-        ):
-            points = [
-                (point["share"], point[field], f"{label}, {format_percent(point['share'])} of the pool kept")
-                for point in curves["points"]
-                if point[field] is not None
-            ]
-            if points:
-                _draw_curve(axes, points, style, label)
-                noises += [noise["value"] for _, noise, _ in points]
-        bounds = [(point["share"], point["bound"]) for point in curves["points"] if point["bound"] is not None]
-        tried = [(p["share"], p["bound"]) for p in curves["points"] if p["bound"] is not None and p["tried"]]
-        for shown, line in ((bounds, {"linestyle": (0, (1, 1)), "linewidth": 1.2}), (tried, {"label": "upper bound"})):
-            axes.plot([share for share, _ in shown], [bound for _, bound in shown], color=_WRONG, **line)
-        # Just above noise, alpha and the lowest bound; other bounds may lie outside.
-        lowest = [min(bound for _, bound in bounds)] if bounds else []
-        top = min(1.0, 1.15 * float(max([curves["alpha"], *noises, *lowest])))
-        annotate_points(
-            axes,
-            [
-                (share, bound, f"upper bound, {format_percent(share)} of the pool kept: {format_percent(bound)}")
-                for share, bound in bounds
-                if bound <= top  # matplotlib moves or drops marks that are off the page
-            ],
-        )
-        alpha, grey = curves["alpha"], "#444444"
-        axes.axhline(alpha, color=grey, linewidth=0.9, linestyle=(0, (1, 1)))
-        place: Json = {"xycoords": ("axes fraction", "data"), "xytext": (0, 2), "textcoords": "offset points"}
-        axes.annotate(f"alpha = {alpha:g}", (1, alpha), **place, ha="right", va="bottom", fontsize=8.5, color=grey)
-        if chosen := curves["chosen"]:
-            axes.axvline(chosen["share"], color=grey, linewidth=0.9, linestyle=(0, (4, 2)), label="chosen cut")
-            axes.plot([chosen["share"]], [chosen["bound"]], "o", color=_WRONG, markersize=5)
-        axes.set(xlim=(0, 1), ylim=(0, top))
-        set_percent_ticks(axes.xaxis)
-        x, y = "share of the pool kept, most trusted first", "share of wrong labels (noise)"
-        return finish_chart(figure, axes, name, x=x, y=y)
+    noises = []
+    for field, label, style in (
+        ("calibration", "noise on calibration", (_RIGHT, "solid")),
+        ("deployment", "noise at deployment", ("#009e73", (0, (6, 2, 1, 2)))),
+    ):
+        points = [(point["share"], point[field]) for point in curves["points"] if point[field] is not None]
+        if points:
+            draw_curve(axes, points, style, label)
+            noises += [noise["value"] for _, noise in points]
+    bounds = [(point["share"], point["bound"]) for point in curves["points"] if point["bound"] is not None]
+    tried = [(p["share"], p["bound"]) for p in curves["points"] if p["bound"] is not None and p["tried"]]
+    for shown, line in ((bounds, {"linestyle": (0, (1, 1)), "linewidth": 1.2}), (tried, {"label": "upper bound"})):
+        axes.plot([share for share, _ in shown], [bound for _, bound in shown], color=_WRONG, **line)
+    # Just above noise, alpha and the lowest bound; other bounds may lie outside.
+    alpha, lowest = curves["alpha"], [min(bound for _, bound in bounds)] if bounds else []
+    top = min(1.0, 1.15 * float(max([alpha, *noises, *lowest])))
+    axes.axhline(alpha, color=GREY, linewidth=0.9, linestyle=(0, (1, 1)))
+    place: Json = {"xycoords": ("axes fraction", "data"), "xytext": (0, 2), "textcoords": "offset points"}
+    axes.annotate(f"alpha = {alpha:g}", (1, alpha), **place, ha="right", va="bottom", fontsize=8.5, color=GREY)
+    if chosen := curves["chosen"]:
+        axes.axvline(chosen["share"], color=GREY, linewidth=0.9, linestyle=(0, (4, 2)), label="chosen cut")
+        axes.plot([chosen["share"]], [chosen["bound"]], "o", color=_WRONG, markersize=5)
+    axes.set(xlim=(0, 1), ylim=(0, top))
+    set_percent_ticks(axes.xaxis)
 
 
+@as_chart("difficulty", "")
 def draw_bins_chart(
+    axes: "Axes",
     edges: Sequence[float],
     lines: Mapping[str, Sequence[JsonView | None]],
-    name: str,
     *,
     y: str,
     behind: Mapping[str, Sequence[JsonView | None]] | None = None,
-) -> str:
+) -> None:
     """Draw shares by bin, one line with markers per item, with 95 % intervals (of many items, only the method's).
 
     The first item of ``behind`` is drawn as an area, the others as stepped lines without intervals.
     """
+    for index, (label, shares) in enumerate((behind or {}).items()):
+        values = [math.nan if share is None else share["value"] for share in shares]
+        stepped: Json = {"color": GREY, "linestyle": (0, (1, 1)), "linewidth": 1.2}
+        axes.stairs(values, edges, label=label, **(stepped if index else {"fill": True, "color": "#dddddd"}))
+    width = edges[1] - edges[0]
+    for index, (line, shares) in enumerate(lines.items()):
+        # Side by side within their bin, so that no interval hides another.
+        offset = width / 2 + 0.7 * width * ((index + 0.5) / len(lines) - 0.5)
+        points = [(edges[at] + offset, share) for at, share in enumerate(shares) if share is not None]
+        has_bars = len(lines) <= MOST_BARS or line == REFERENCE_ARM
+        style: Json = {"marker": "os^Dv"[index % 5], "markersize": 4, "linewidth": 1, "elinewidth": 0.8}
+        draw_estimates(axes, points, get_arm_style(line, index), has_bars=has_bars, label=describe_name(line), **style)
+    axes.set_xticks(edges, [f"{edge:,.10g}" for edge in edges])
+    axes.set(xlim=(edges[0], edges[-1]), ylim=(0, 1), ylabel=y)
+    set_percent_ticks(axes.yaxis)
+
+
+def draw_training_figure(trained: Mapping[str, JsonView]) -> "Figure":
+    """Return a figure with a panel for each measure, in it a line for each arm by training step."""
+
+    def has_variation(key: str) -> bool:
+        """Return whether an arm has at least two points of a measure that are not all 0."""
+        known = [[y for y in found["curves"].get(key) or () if y is not None] for found in trained.values()]
+        return any(len(values) > 1 and any(values) for values in known)
+
+    shown = list(filter(has_variation, MEASURES))
+    num_rows, width = -(-len(shown) // COLUMNS), PANEL[0] * min(COLUMNS, len(shown))
+    names_beside = max(1, int(width // NAME_WIDTH))
     with use_chart_style():
-        figure, axes = make_report_figure()
-        for index, (label, shares) in enumerate((behind or {}).items()):
-            values = [math.nan if share is None else share["value"] for share in shares]
-            stepped: Json = {"color": "#444444", "linestyle": (0, (1, 1)), "linewidth": 1.2}
-            axes.stairs(values, edges, label=label, **(stepped if index else {"fill": True, "color": "#dddddd"}))
-        width, texts = edges[1] - edges[0], [f"{edge:,.10g}" for edge in edges]
-        for index, (line, shares) in enumerate(lines.items()):
-            words = describe_name(line)
-            # Side by side within their bin, so that no interval hides another.
-            offset = 0.7 * width * ((index + 0.5) / len(lines) - 0.5)
-            points = []
-            for at, share in enumerate(shares):
-                if share is not None:
-                    text = f"{words}, difficulty {texts[at]} to {texts[at + 1]}, {share['n']:,} rows"
-                    points.append((edges[at] + width / 2 + offset, share, text))
-            has_bars = len(lines) <= MOST_BARS or line == REFERENCE_ARM
-            style: Json = {"marker": "os^Dv"[index % 5], "markersize": 4, "linewidth": 1, "elinewidth": 0.8}
-            draw_estimates(axes, points, get_arm_style(line, index), has_bars=has_bars, label=words, **style)
-        axes.set_xlim(edges[0], edges[-1])
-        axes.set_xticks(edges, texts)
-        axes.set_ylim(0, 1)
+        figure = make_figure(width, PANEL[1] * num_rows + NAME_HEIGHT * -(-len(trained) // names_beside) + 0.15)
+        panels = figure.subplots(num_rows, min(COLUMNS, len(shown)), squeeze=False).ravel()
+        for axes, key in zip(panels, shown, strict=False):
+            for index, (arm, found) in enumerate(trained.items()):
+                measured = zip(found["curves"]["step"], found["curves"].get(key, ()), strict=False)
+                points = [(step, value) for step, value in measured if value is not None]
+                colour, dashes = get_arm_style(arm, index)
+                line: Json = {"color": colour, "linestyle": dashes, "linewidth": 1.2, "label": describe_name(arm)}
+                axes.plot([step for step, _ in points], [value for _, value in points], **line)
+            axes.set_title(MEASURES[key], fontsize=8.5, loc="left")
+            axes.tick_params(labelsize=7.5)
+        for axes in panels[len(shown) :]:
+            axes.set_visible(False)
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper left", ncols=names_beside, columnspacing=1.4)
+    return figure
+
+
+def draw_training_chart(name: str, trained: Mapping[str, JsonView]) -> str:
+    """Return the figure of :func:`draw_training_figure` as SVG."""
+    with use_chart_style():
+        return render_svg(draw_training_figure(trained), name)
+
+
+def draw_chain_chart(name: str, chain: JsonView) -> str:
+    """Return the chart of accuracy by generation with 95 % intervals, and the first teacher's accuracy as a level."""
+    with use_chart_style():
+        figure = make_figure(7.6, 4.2)
+        axes = figure.subplots()
+        lines, num = chain["lines"], len(chain["bases"])
+        for index, line in enumerate(lines):
+            known = [(at, point) for at, point in enumerate(line["accuracy"]) if point is not None]
+            if line["kind"] == "first_teacher":
+                known = known[1:] if len(known) > 1 else known
+            offset = SPREAD * (index - (len(lines) - 1) / 2)
+            points = [(at + offset, point) for at, point in known]
+            style = {"marker": "s", **_STYLES.get(line["kind"], {})}
+            arm = get_arm_style(line["arm"], index)
+            draw_estimates(axes, points, arm, elinewidth=0.9, markersize=5, label=line["words"], **style)
+        if chain["first_teacher"] is not None:
+            level = chain["first_teacher"]["value"]
+            axes.axhline(level, color="#000000", linewidth=0.9, linestyle=(0, (1, 2)), label="first teacher")
+        axes.set_xticks(range(num), [f"{at}: {base or ''}" for at, base in enumerate(chain["bases"])])
         set_percent_ticks(axes.yaxis)
-        return finish_chart(figure, axes, name, x="difficulty", y=y)
+        axes.set(xlim=(-0.5, num - 0.5), xlabel="generation: the students' base", ylabel="test accuracy")
+        if lines or chain["first_teacher"] is not None:
+            figure.legend(loc="outside upper left", ncols=2, columnspacing=1.4)
+        return render_svg(figure, name)

@@ -6,7 +6,6 @@ empty set is a further class. A share in the pool is then estimated as that of a
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -20,41 +19,12 @@ from curation.domains.label_sets import LabelSets
 from curation.json_types import Json
 from curation.report.measures import compute_share_among
 from curation.report.record import GenerationRecord, RunInputs
-from curation.selection.class_shares import Basis, ClassShares, compute_share_distance, estimate_shares
+from curation.selection.class_shares import ClassShares, compute_share_distance, estimate_shares
 from curation.selection.quotas import allocate
 from curation.tables import io
 
-COLLAPSE = 0.3
-"""Maximum distance of a selection's class shares from the pool's, beyond what whole rows make necessary."""
 MOST_NAMED = 3
 """Maximum number of classes that a finding names."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassesChosen:
-    """The class shares of a selection, compared with those of the pool."""
-
-    distance: float
-    """Total variation distance between the two."""
-    least: float
-    """Smallest distance that a selection of as many rows can have, since numbers of rows are whole."""
-    over: tuple[tuple[str, float, float], ...]
-    """Classes with the greatest surplus, the greatest first: name, share of the rows, share of the pool."""
-    under: tuple[tuple[str, float, float], ...]
-    """Classes with the greatest deficit, the greatest first, in the same form."""
-    is_divided: bool
-    """Whether the budget was divided by class."""
-    basis: Basis
-    """Source of the pool's shares; ``given`` means the configuration."""
-    is_cut: bool
-    """Whether the budget takes all rows above a cut."""
-    is_of_sets: bool = False
-    """Whether labels are sets of classes; ``distance`` is then the greatest gap of one class."""
-
-    @property
-    def excess(self) -> float:
-        """The share of the rows that would have to be of other classes to reach ``least``."""
-        return self.distance - self.least
 
 
 def collect_class_table(run: RunInputs, record: GenerationRecord, arm: str | None) -> Json | None:
@@ -115,17 +85,21 @@ def collect_class_table(run: RunInputs, record: GenerationRecord, arm: str | Non
     }
 
 
-def as_evidence(table: Json | None) -> ClassesChosen | None:
-    """Return the numbers of a table that the verdict reads."""
+def as_evidence(table: Json | None) -> Json | None:
+    """Return the numbers of a table that the verdict reads.
+
+    ``over`` are the classes with the greatest surplus, the greatest first: name, share of the rows, share of the pool;
+    ``under`` those with the greatest deficit.
+    """
     if table is None:
         return None
-    lines = [(row["name"], row["share"], row["estimated"]) for row in table["rows"]]
+    lines = [[row["name"], row["share"], row["estimated"]] for row in table["rows"]]
     lines.sort(key=lambda line: line[2] - line[1])
-    return ClassesChosen(
-        over=tuple(line for line in lines[:MOST_NAMED] if line[1] > line[2]),
-        under=tuple(line for line in lines[: -MOST_NAMED - 1 : -1] if line[1] < line[2]),
+    return {
         **{key: table[key] for key in ("distance", "least", "basis", "is_divided", "is_cut", "is_of_sets")},
-    )
+        "over": [line for line in lines[:MOST_NAMED] if line[1] > line[2]],
+        "under": [line for line in lines[: -MOST_NAMED - 1 : -1] if line[1] < line[2]],
+    }
 
 
 def _read_selected(record: GenerationRecord, arm: str) -> tuple[pa.Array, Callable[[Bools], Json | None]]:

@@ -1,59 +1,25 @@
 """Collection of a run's report: numbers of its generations, stage times, costs and answers."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from statistics import median
 
 from curation.json_types import Json
 from curation.report.chained import collect_chains
-from curation.report.costs import collect_spent, compare_forecast, get_actual_money
+from curation.report.costs import collect_spent, compare_forecast
 from curation.report.headline import describe_results
 from curation.report.measures import make_finite
 from curation.report.numbers import collect_feature_numbers
 from curation.report.record import GenerationRecord, PassRecord, RunRecord
 from curation.report.verdict import find_gravest, with_verdict
 
-DETAILS = (
-    "evidence",
-    "rows",
-    "arms",
-    "students",
-    "dropped",
-    "trained_unlike",
-    "asked_unlike",
-    "diversity",
-    "classes",
-    "gap",
-    "budget",
-    "teacher",
-    "base",
-    "shift",
-    "foreign",
-    "guarantee",
-    "regimes",
-    "regime_means",
-    "trust",
-    "reliability",
-    "histogram",
-    "pool_grid",
-    "purity_curves",
-    "difficulty",
-    "purity_by_difficulty",
-    "accuracy_by_difficulty",
-    "risk_curves",
-    "judging",
-    "projection",
-    "decodings",
-    "features",
-)
 PASS_FACTS = ("name", "model", "backend", "dtype", "rows", "seconds", "deaths", "clipped_values", "recalled")
 
 
 def collect(run: RunRecord) -> Json:
     """Return the report of a run whose generations have all been measured.
 
-    The report repeats the last generation's details at the top level.
+    The report repeats the last generation's numbers at the top level.
     """
 
     def joined(record: GenerationRecord) -> Json:
@@ -62,11 +28,14 @@ def collect(run: RunRecord) -> Json:
         return {**found, "features": {**found["features"], **collect_feature_numbers(record.analysis)}}
 
     generations = [joined(record) for record in run.generations]
-    last = generations[-1] if generations else {**dict.fromkeys(DETAILS), "arms": []}
+    last = generations[-1] if generations else {"arms": [], "evidence": None, "rows": None}
     seconds = sum(stage.seconds for stage in run.stages)
     costs, evidence = compare_forecast(run.forecast, run.spent), last["evidence"]
     judged = next((arm for arm in last["arms"] if evidence is not None and arm["name"] == evidence["arm"]), None)
+    lines = [] if costs is None else costs["lines"]
+    money = next((line["actual"] for line in lines if line["name"] == "money"), None)
     report = {
+        **last,
         "name": run.name,
         "directory": run.directory,
         "verdict": find_gravest([generation["verdict"] for generation in generations]),
@@ -86,15 +55,13 @@ def collect(run: RunRecord) -> Json:
             "overlap": dict(run.overlap),
             "generations": [run.numbers[record.name]["funnel"] for record in run.generations],
         },
-        **{key: last[key] for key in DETAILS},
         "generations": generations,
         "chain": collect_chains(run, generations, joined),
         "stages": [{**asdict(stage), "share": stage.seconds / seconds if seconds else 0.0} for stage in run.stages],
         "passes": [collect_pass(item) for item in run.passes],
-        "starts": count_starts(run.passes),
         "costs": costs,
         "answers": list(run.answers),
-        "spent": collect_spent(run, judged, get_actual_money(costs)),
+        "spent": collect_spent(run, judged, money),
         "reproduce": [run.command, *([f"curate report {run.config_path}"] if run.config_path else [])],
     }
     result: Json = make_finite(report)
@@ -113,19 +80,3 @@ def collect_pass(item: PassRecord) -> Json:
         "starts": len(item.teachers),
         "teacher": {name: median(facts[name] for facts in item.teachers if name in facts) for name in names},
     }
-
-
-def count_starts(passes: Sequence[PassRecord]) -> list[Json]:
-    """Return how often each model was started, for how many passes, and the seconds that its starts took."""
-    by_model: dict[str, list[PassRecord]] = {}
-    for item in passes:
-        by_model.setdefault(item.model, []).append(item)
-    return [
-        {
-            "model": model,
-            "passes": len(items),
-            "starts": sum(len(item.teachers) for item in items),
-            "start_seconds": sum(facts.get("start_seconds", 0.0) for item in items for facts in item.teachers),
-        }
-        for model, items in by_model.items()
-    ]

@@ -135,12 +135,6 @@ def compare_forecast(forecast: JsonView | None, spent: Mapping[str, SpentRecord]
     }
 
 
-def get_actual_money(costs: Json | None) -> float | None:
-    """Return what the stages of a forecast have cost, with a month of storage; ``None`` without prices."""
-    lines = [] if costs is None else costs["lines"]
-    return next((line["actual"] for line in lines if line["name"] == "money"), None)
-
-
 def compute_actual_amounts(
     used: Sequence[SpentRecord], workforce: Mapping[str, object], *, has_requests: bool
 ) -> dict[str, float]:

@@ -15,10 +15,7 @@ from curation.domains.unseen_labels import UnseenLabels
 from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
 from curation.metrics.estimates import NORMAL_QUANTILE, Number
-from curation.metrics.inputs import as_weights
-from curation.report.class_table import ClassesChosen
 from curation.report.near_copies import NearCopies
-from curation.report.pool_grid import GradedSet
 from curation.report.record import PossibleGroups
 from curation.report.rivals import Rival, find_rivals
 from curation.report.rows import Judged
@@ -87,52 +84,6 @@ class OptionLengths:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Repeats:
-    """Numbers of rows, and of distinct questions among them."""
-
-    num_rows: int
-    num_questions: int
-
-    @property
-    def share(self) -> float:
-        """The share of rows that repeat a question of another row."""
-        return 1 - self.num_questions / self.num_rows if self.num_rows else 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unread:
-    """Numbers of pool rows labelled without error, and of those among them whose label could not be read."""
-
-    num_rows: int
-    num_unread: int
-    writings: tuple[str, ...]
-    """First characters of the most frequent answers that could not be read."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelsSeen:
-    """Numbers of distinct labels that the teacher gave and that were selected."""
-
-    num_labelled: int
-    """Number of pool rows with a label that could be read."""
-    num_given: int
-    num_selected: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class GoldStudent:
-    """The student of ground truth: its gain over its base, and how it was trained."""
-
-    gain: Estimate
-    """Test accuracy less that of the base, paired by test row."""
-    rows: int
-    epochs: int
-    steps: int | None
-    """Number of optimizer steps, or ``None`` if the training recorded none."""
-    learning_rate: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class ReviewedPurity:
     """The purity of a selection among the rows that people could decide."""
 
@@ -165,14 +116,14 @@ class KnownEvidence:
     """Foreign rows among those that pass the cut (``curation.stages.shift.describe_foreign``); ``None`` if untested."""
     is_divided: bool = False
     """Whether a division of the rows left out more trusted ones, so that validation's top does not represent them."""
-    repeats: Repeats | None = None
-    """Repeated questions of the labelled rows, or ``None`` if the fit did not record them."""
-    selected_repeats: Repeats | None = None
-    """Repeated questions of the selected rows."""
+    repeats: JsonView | None = None
+    """``num_rows`` and ``num_questions`` of the labelled rows, or ``None`` if the fit did not record them."""
     near: NearCopies | None = None
     """Near-copies among the selected rows, or ``None`` if questions were not compared."""
     groups: tuple[PossibleGroups, ...] = ()
-    unread: Unread | None = None
+    unread: JsonView | None = None
+    """``num_rows`` of the pool labelled without error, ``num_unread`` of these whose label could not be read, and the
+    beginnings of the most frequent answers of these (``writings``)."""
     unseen: UnseenLabels | None = None
     """Labels of the pool that no labelled row has, or ``None`` if there are none or labels are open."""
     option_lengths: OptionLengths | None = None
@@ -193,11 +144,14 @@ class Evidence(KnownEvidence):
     foreseen: PredictedPurity | None
     rivals: tuple[Rival, ...] = ()
     """Comparisons of the trust function with each free signal, on graded pool rows or else on validation rows."""
-    labels: LabelsSeen | None = None
-    classes: ClassesChosen | None = None
-    """Class shares of the selection, or ``None`` if labels are no closed set."""
-    gold_student: GoldStudent | None = None
-    """Student of ground truth, or ``None`` if it or its base was not tested."""
+    labels: JsonView | None = None
+    """Numbers of distinct labels that the teacher gave (``num_given``, to ``num_labelled`` pool rows) and
+    that were selected (``num_selected``)."""
+    classes: JsonView | None = None
+    """Class shares of the selection (``class_table.as_evidence``), or ``None`` if labels are no closed set."""
+    gold_student: JsonView | None = None
+    """``rows``, ``epochs``, ``steps`` and ``learning_rate`` of the student of ground truth, and its ``gain`` in test
+    accuracy over its base, paired by row; ``None`` if it or its base was not tested."""
     control: Control | None = None
     """Baseline without a teacher, or ``None`` if labels are no closed set or few gold labels are known."""
 
@@ -212,8 +166,8 @@ class Material(KnownEvidence):
 
     function: str
     """Trust function that ranks the arm's rows."""
-    validation: GradedSet | None
-    pool: GradedSet | None
+    validation: Judged | None
+    pool: Judged | None
     """Graded pool, or ``None`` without an audit set."""
     source: Judged
     """Parsed rows of the source, one per question."""
@@ -232,19 +186,22 @@ def weigh(of: Material) -> Evidence:
     if of.validation is not None:
         num_top = max(1, round(num_selected / max(of.num_pool, 1) * len(of.validation)))
         rivals = find_rivals(of.validation, "validation", of.function, num_top, of.seed, false_alarms=FALSE_ALARMS)
-        validation = measure_quality(of.validation.parsed, of.function, num_top, constant)
-        if len(rows := of.validation.parsed.of(of.function)):
+        validation = measure_quality(of.validation.readable, of.function, num_top, constant)
+        if len(rows := of.validation.readable):
             expected = foresee_purity(rows, of.function, num_top, of.selected_trust_M)
             if of.near is not None and of.near.is_more_than_expected and of.cluster_M is not None:
                 total_C = np.bincount(of.cluster_M, of.selected_trust_M[: len(of.cluster_M)])
                 trust_C = total_C / np.bincount(of.cluster_M)
                 expected = foresee_purity(rows, of.function, num_top, trust_C, are_all=True)
-    if of.pool is not None and (found := measure_quality(of.pool.parsed, of.function, num_selected, constant)):
-        num_graded = of.pool.among_selected(of.arm).n
-        if num_graded:
-            (top,) = of.pool.ranked(of.arm).purities([num_graded], CONFIDENCE)
+    if of.pool is not None:
+        num_top = of.pool.scale(num_selected)
+        found, top = (
+            measure_quality(of.pool.readable, of.function, num_top, constant),
+            of.pool.among_selected(of.arm, CONFIDENCE),
+        )
+        if found is not None and top.n:
             pool = replace(found, top=top, top_trust=float(of.selected_trust_M.mean()))
-            rivals = find_rivals(of.pool, "pool", of.function, num_selected, of.seed, false_alarms=FALSE_ALARMS)
+            rivals = find_rivals(of.pool, "pool", of.function, num_top, of.seed, false_alarms=FALSE_ALARMS)
     teacher = source.share_right(confidence=CONFIDENCE) if len(source) else None
     return Evidence(
         **{item.name: getattr(of, item.name) for item in fields(KnownEvidence)},
@@ -257,22 +214,17 @@ def weigh(of: Material) -> Evidence:
     )
 
 
-def measure_quality(rows: GradedSet, function: str, num_top: int, constant: float) -> Quality | None:
+def measure_quality(judged: Judged, function: str, num_top: int, constant: float) -> Quality | None:
     """Measure a trust function on the parsed rows of a set; the top rows are the first ``num_top`` by raw score."""
-    if not len(rows):
+    if not len(judged):
         return None
-    judged = rows.of(function)
-    score, weights_N = judged.scores[function], as_weights(judged.weight_N, len(judged.correct_N))
     num_rows, num_right = len(judged), judged.num_right
-    num_top = min(max(num_top, 1), num_rows)
-    (top,) = rows.by_score(function).purities([num_top], CONFIDENCE)
-    order = np.argsort(-score.raw_N, kind="stable")
-    reached_N = np.minimum(np.cumsum(weights_N[order].astype(np.float64)), num_top)
-    believed_N = score.trust_N >= 0.5
-    num_believed = int(weights_N[believed_N].sum())
+    score, num_top = judged.scores[function], min(max(num_top, 1), num_rows)
+    (top,) = judged.rank_by_score(function, [num_top], CONFIDENCE)
+    top_M, believed_N = np.argsort(-score.raw_N, kind="stable")[:num_top], score.trust_N >= 0.5
     auc = None
     if 0 < num_right < num_rows:
-        auc = metrics.auc(score.raw_N, judged.correct_N, weights_N=judged.weight_N, cluster_N=judged.cluster_N)
+        auc = metrics.auc(score.raw_N, judged.correct_N, cluster_N=judged.cluster_N)
     return Quality(
         rows=num_rows,
         rarer=min(num_right, num_rows - num_right),
@@ -280,25 +232,21 @@ def measure_quality(rows: GradedSet, function: str, num_top: int, constant: floa
         share_right=judged.share_right(confidence=CONFIDENCE),
         brier_excess=compute_brier_excess(score.trust_N, judged, constant),
         top=top,
-        top_trust=float(np.average(score.trust_N[order], weights=np.diff(reached_N, prepend=0.0))),
+        top_trust=float(score.trust_N[top_M].mean()),
         believed=judged.subset(believed_N).share_right(confidence=CONFIDENCE),
-        believed_trust=float(np.average(score.trust_N[believed_N], weights=weights_N[believed_N]))
-        if num_believed
-        else math.nan,
+        believed_trust=float(score.trust_N[believed_N].mean()) if believed_N.any() else math.nan,
     )
 
 
 def compute_brier_excess(trust_N: Float64s, judged: Judged, constant: float) -> Estimate:
     """Return the mean squared error of trust less that of a constant trust, with its normal interval."""
-    correct_N = judged.correct_N.astype(np.float64)
-    weights_N = as_weights(judged.weight_N, len(correct_N)).astype(np.float64)
+    correct_N, num_rows = judged.correct_N.astype(np.float64), len(judged)
     excess_N = (trust_N - correct_N) ** 2 - (constant - correct_N) ** 2
-    num_rows = weights_N.sum()
-    value = float(np.average(excess_N, weights=weights_N))
-    variance = float(np.average((excess_N - value) ** 2, weights=weights_N)) / max(num_rows - 1, 1)
+    value = float(excess_N.mean())
+    variance = float(((excess_N - value) ** 2).mean()) / max(num_rows - 1, 1)
     times = metrics.compute_inflation(excess_N - value, judged.cluster_N, confidence=CONFIDENCE)
     margin = QUANTILE * math.sqrt(variance * times)
-    return Estimate(value=value, low=value - margin, high=value + margin, n=int(num_rows))
+    return Estimate(value=value, low=value - margin, high=value + margin, n=num_rows)
 
 
 def foresee_purity(
@@ -340,14 +288,6 @@ def foresee_purity(
         purity=Estimate(value=value, low=max(0.0, value - margin), high=min(1.0, value + margin), n=n),
         drop=Estimate(value=top - value, low=top - value - spread, high=top - value + spread, n=n),
     )
-
-
-def compute_difference(first: Estimate, second: Estimate) -> Estimate:
-    """Return the first share minus the second, of different rows, with MOVER's interval (Newcombe 1998)."""
-    value = first.value - second.value
-    low = value - math.hypot(first.value - first.low, second.high - second.value)
-    high = value + math.hypot(first.high - first.value, second.value - second.low)
-    return Estimate(value=value, low=low, high=high, n=first.n)
 
 
 def widen_interval(estimate: Estimate) -> Estimate:

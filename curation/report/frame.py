@@ -1,26 +1,23 @@
-"""Frame of a chart: size, style, colours of arms, axis labels, tooltips, and self-contained, deterministic SVG text.
-
-A tooltip is an SVG ``<title>``, so a page needs no script and no network for it, and print shows the figure alone.
-"""
+"""Frame of a chart: size, style, colours of arms, axis labels, and self-contained, deterministic SVG text."""
 
 import io
-import math
 import re
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from curation.arms import REFERENCE_ARM
-from curation.json_types import Json, JsonView
-from curation.report.headline import with_interval
+from curation.json_types import JsonView
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
-    from matplotlib.container import BarContainer
     from matplotlib.figure import Figure
 
-SharePoint = tuple[float, JsonView, str]
-"""A place on the x axis, a share with its interval, and words that describe it."""
+P = ParamSpec("P")
+SharePoint = tuple[float, JsonView]
+"""A place on the x axis, and a share with its interval."""
+GREY = "#444444"
 
 # Okabe and Ito's palette, safe for all common kinds of colour blindness; lines also differ in dashes.
 _ARMS = {
@@ -43,7 +40,7 @@ _STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": "#444444",
+    "axes.edgecolor": GREY,
     "axes.grid": True,
     "grid.color": "#e4e4e4",
     "grid.linewidth": 0.7,
@@ -52,13 +49,6 @@ _STYLE: Any = {
     "legend.fontsize": 8.5,
     "lines.linewidth": 1.8,
 }
-
-RADIUS = 5
-"""Radius of the circle in which the text of a point appears, in points (1/72 inch)."""
-_MARK, _BETWEEN = "pointed:", "|"
-_POINTS = re.compile(rf'<g id="{_MARK}([^"]*)">(.*?)</g>\s*</g>', re.DOTALL)
-_BAR = re.compile(rf'<g id="{_MARK}([^"]*)">(?=\s*<path)')
-_PLACE = re.compile(r'<use [^>]*?\bx="([^"]+)" y="([^"]+)"')
 
 
 def set_percent_ticks(axis: "Axis") -> None:
@@ -80,22 +70,32 @@ def make_figure(width: float, height: float) -> "Figure":
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def make_report_figure() -> "tuple[Figure, Axes]":
-    """Return an empty figure of the report's size, and its axes."""
-    figure = make_figure(5.6, 3.7)
-    return figure, figure.subplots()
+def as_chart(x: str, y: str) -> Callable[[Callable[Concatenate["Axes", P], None]], Callable[Concatenate[str, P], str]]:
+    """Make a function that draws on axes one that takes an SVG's name in their place, and returns the SVG.
+
+    ``x`` and ``y`` are the labels of the axes, if the function sets no others. The legend is above the plot.
+    """
+
+    def wrap(draw: Callable[Concatenate["Axes", P], None]) -> Callable[Concatenate[str, P], str]:
+        @wraps(draw)
+        def render(name: str, /, *args: P.args, **kwargs: P.kwargs) -> str:
+            with use_chart_style():
+                figure = make_figure(5.6, 3.7)
+                axes = figure.subplots()
+                axes.set(xlabel=x, ylabel=y)
+                draw(axes, *args, **kwargs)
+                place: Any = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.0), "ncols": 3}
+                axes.legend(**place, borderaxespad=0.2, columnspacing=1.4)
+                return render_svg(figure, name)
+
+        return render
+
+    return wrap
 
 
 def get_arm_style(arm: str, index: int) -> tuple[str, Any]:
     """Return an arm's colour and dashes; ``index`` is the position of the arm in its figure."""
     return _ARMS.get(arm, _OTHERS[index % len(_OTHERS)])
-
-
-def finish_chart(figure: "Figure", axes: "Axes", name: str, *, x: str, y: str) -> str:
-    """Return the figure's SVG, with axis labels and a legend above the plot, outside the data."""
-    axes.set(xlabel=x, ylabel=y)
-    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, borderaxespad=0.2, columnspacing=1.4)
-    return render_svg(figure, name)
 
 
 def render_svg(figure: "Figure", name: str) -> str:
@@ -104,9 +104,7 @@ def render_svg(figure: "Figure", name: str) -> str:
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(buffer, format="svg", metadata=nothing, transparent=True)
     text = buffer.getvalue()
-    text = _BAR.sub(r'<g class="pointed"><title>\1</title>', text[text.index("<svg") :])
-    text = _POINTS.sub(_as_circles, text)
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
@@ -114,45 +112,23 @@ def render_svg(figure: "Figure", name: str) -> str:
     return re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)
 
 
-def annotate_points(axes: "Axes", points: Iterable[tuple[float, float, str]]) -> None:
-    """Give each point of a plot, as x and y in its units, a text; points that are not finite are left out."""
-    shown = [(x, y, text) for x, y, text in points if math.isfinite(x) and math.isfinite(y)]
-    if not shown:
-        return
-    x, y, texts = zip(*shown, strict=True)
-    style: Json = {"marker": "o", "markersize": 2 * RADIUS, "linestyle": "", "alpha": 0.01, "zorder": 10}
-    axes.plot(x, y, scalex=False, scaley=False, gid=_make_id(texts), **style)
-
-
-def annotate_shares(axes: "Axes", points: Iterable[SharePoint]) -> None:
-    """Give points of a plot their texts, with the value and its interval."""
-    annotate_points(axes, ((x, share["value"], f"{words}: {with_interval(share)}") for x, share, words in points))
+def draw_curve(
+    axes: "Axes", points: Sequence[SharePoint], style: tuple[str, Any], label: str, *, has_band: bool = True
+) -> None:
+    """Draw a line through points, with a band of their 95 % intervals."""
+    places, (colour, dashes) = [x for x, _ in points], style
+    low, value, high = ([share[key] for _, share in points] for key in ("low", "value", "high"))
+    if has_band:
+        axes.fill_between(places, low, high, color=colour, alpha=0.13, linewidth=0)
+    axes.plot(places, value, color=colour, linestyle=dashes, label=label)
 
 
 def draw_estimates(
     axes: "Axes", points: Sequence[SharePoint], style: tuple[str, Any], *, has_bars: bool = True, **further: Any
 ) -> None:
-    """Draw points with a colour and dashes, with bars of their 95 % intervals, and give them their texts."""
-    (colour, dashes), values = style, [share["value"] for _, share, _ in points]
-    below = [max(0.0, share["value"] - share["low"]) for _, share, _ in points]
-    above = [max(0.0, share["high"] - share["value"]) for _, share, _ in points]
+    """Draw points with a colour and dashes, with bars of their 95 % intervals."""
+    (colour, dashes), values = style, [share["value"] for _, share in points]
+    below = [max(0.0, share["value"] - share["low"]) for _, share in points]
+    above = [max(0.0, share["high"] - share["value"]) for _, share in points]
     bars = [below, above] if has_bars else None
-    axes.errorbar([x for x, _, _ in points], values, yerr=bars, **{"color": colour, "linestyle": dashes, **further})
-    annotate_shares(axes, points)
-
-
-def annotate_bars(drawn: "BarContainer", texts: Sequence[str]) -> None:
-    """Give each bar a text."""
-    for bar, text in zip(drawn.patches, texts, strict=True):
-        bar.set_gid(_make_id([text]))
-
-
-def _make_id(texts: Sequence[str]) -> str:
-    """Return the texts as an artist's id, which matplotlib escapes and writes into the SVG."""
-    return _MARK + _BETWEEN.join(text.replace(_BETWEEN, "/").replace('"', "'") for text in texts)
-
-
-def _as_circles(found: re.Match[str]) -> str:
-    circle = f'<circle class="pointed" r="{RADIUS}" cx="%s" cy="%s"><title>%s</title></circle>'
-    places = zip(_PLACE.findall(found[2]), found[1].split(_BETWEEN), strict=True)
-    return "\n".join(circle % (*place, text) for place, text in places)
+    axes.errorbar([x for x, _ in points], values, yerr=bars, **{"color": colour, "linestyle": dashes, **further})

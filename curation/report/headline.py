@@ -1,16 +1,17 @@
-"""The result of a run, in two or three sentences."""
+"""Numbers in words, and sentences on a generation's result, made by the Jinja macros of ``sentences.j2``."""
 
-from collections.abc import Mapping
+import re
+from functools import cache
 
-from curation.arms import ARMS, REFERENCE_ARM
-from curation.json_types import JsonView
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+from curation.arms import ARMS, REFERENCE_ARM, is_free
+from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
 from curation.report.record import BASE, TEACHER
 
-ORACLES = {
-    "oracle": "the number of right weak labels, capped",
-    "fit_purity": "the number of right weak labels times the purity on the fit set, or the probe that is named",
-}
+MODELS = {TEACHER: "weak teacher", BASE: "student's base"}
+"""Words for tested models that are not arms."""
 
 
 def format_percent(value: float) -> str:
@@ -38,119 +39,6 @@ def format_p_value(value: float) -> str:
     return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"
 
 
-def describe_results(generation: JsonView) -> list[str]:
-    """Return sentences on the selection, the student and its teacher, and on what was not measured."""
-    arms = {arm["name"]: arm for arm in generation["arms"]}
-    main = arms.get(REFERENCE_ARM) or next(iter(arms.values()), None)
-    if main is None:
-        return []
-    sentences = [
-        _describe_selection(generation, main, arms),
-        *_describe_student(generation, main, arms.get("ground_truth")),
-        *_describe_best_decoding(generation, main),
-    ]
-    for student in generation["students"]:
-        own = next(arm for arm in student["arms"] if arm["name"] == main["name"])
-        if own["accuracy"] is None:
-            continue
-        text = f"On the same rows the student {student['name']} answers {with_interval(own['accuracy'])} right"
-        if student["base"] is not None:
-            text += f", its base {with_interval(student['base'])}"
-        if own["recovery"] is not None:
-            text += f", a recovery of {own['recovery']:.2f} against its own ground truth"
-        sentences.append(text + ".")
-    return sentences
-
-
-MODELS = {TEACHER: "weak teacher", BASE: "student's base"}
-"""Words for tested models that are not arms."""
-CONTROLS = {"naive_parsed": "a uniform draw of parsed labels", "naive": "a uniform draw of all labels"}
-"""Arms that select without trust, in words."""
-
-
-def _describe_selection(generation: JsonView, main: JsonView, arms: Mapping[str, JsonView]) -> str:
-    pool = f"of {generation['num_pool']:,} labelled pool rows"
-    if not main["num_selected"]:
-        return f"Nothing was selected {pool}: no threshold could be certified."
-    text = f"{main['num_selected']:,} {pool} were selected by {name_of(main)}"
-    if generation["budget_is_oracle"]:
-        text += f" (the count is an oracle's: {ORACLES.get(rule := generation['budget']['rule'], rule)})"
-    if main["purity"] is None:
-        return text + "; without an audit set nobody knows how many of their labels are right."
-    text += f": {with_interval(main['purity'])} of their labels are right"
-    controls = [
-        f"{with_interval(control['purity'])} with {words}"
-        + (", of which unparsed ones count as wrong" if control["num_unparsed"] else "")
-        for name, words in CONTROLS.items()
-        if (control := arms.get(name)) is not None and control is not main and control["purity"] is not None
-    ]
-    return text + (f", against {' and '.join(controls)}" if controls else "") + "."
-
-
-def _describe_student(generation: JsonView, main: JsonView, truth: JsonView | None) -> list[str]:
-    if main["accuracy"] is None:
-        return ["No student was trained."] if generation["student_base"] is None else ["No student was tested."]
-    accuracy = main["accuracy"]
-    text = f"The student trained on them answers {with_interval(accuracy)} of {accuracy['n']:,} test rows right"
-    if truth is not None and truth is not main and truth["accuracy"] is not None:
-        if main["withheld"] is not None:
-            text += f"; trained on gold labels, {with_interval(truth['accuracy'])}, which gives no verdict, since "
-            return [text + main["withheld"] + ".", *_describe_weak_to_strong(generation, main)]
-        text += f"; trained on as many gold labels, {with_interval(truth['accuracy'])}"
-        if main["verdict"] is not None:
-            text += f" ({main['verdict']}, {format_p_value(main['p_value_vs_ground_truth'])})"
-    return [text + ".", *_describe_weak_to_strong(generation, main)]
-
-
-def _describe_weak_to_strong(generation: JsonView, main: JsonView) -> list[str]:
-    teacher, pair = generation["teacher"]["test"], main["against_teacher"]
-    if teacher is None or pair is None:
-        return []
-    gap = _format_pair(pair)
-    if generation["asked_unlike"] is not None:
-        return [
-            f"Against its teacher, tested in the same way ({with_interval(teacher)}): {gap}. This says nothing about "
-            f"the labels that it learned from: {generation['asked_unlike']}."
-        ]
-    if main["weak_to_strong"]:
-        text, base = f"It passes its weak teacher ({with_interval(teacher)}) by {gap}", main["against_base"]
-        if base is None or base["low"] > 0:
-            return [f"{text}: weak-to-strong."]
-        text = f"{text}, but its base before the training answers {with_interval(generation['base'])}"
-        return [f"{text}: the training is not shown to help ({_format_pair(base)})."]
-    if pair["high"] < 0:
-        return [f"It stays below its teacher ({with_interval(teacher)}): {gap}. This is not a weak-to-strong result."]
-    return [f"Against its teacher ({with_interval(teacher)}): {gap}. It is not shown to pass the teacher."]
-
-
-def _format_pair(pair: JsonView) -> str:
-    return f"{format_points(pair['difference'])} points [{format_points(pair['low'])}, {format_points(pair['high'])}]"
-
-
-def _describe_best_decoding(generation: JsonView, main: JsonView) -> list[str]:
-    """Return a sentence on the best of several decodings, which the other sentences do not use, if there is one."""
-    found = generation["decodings"]
-    best = next((model["best"] for model in found["models"] if model["name"] == main["name"]), None) if found else None
-    if best is None:
-        return []
-    words = {item["name"]: item["words"] for item in found["decodings"]}
-    first = next(iter(words.values()))
-    return [
-        f"These are accuracies of the main decoding ({first}); the student's {found['best_is']}, is "
-        f"{with_interval(best)} ({words[best['decoding']]})."
-    ]
-
-
-def name_of(arm: JsonView) -> str:
-    """Return an arm's name in words."""
-    return describe_name(arm["name"])
-
-
-def describe_name(name: str) -> str:
-    """Return the words for an arm, a trust function or a tested model."""
-    return ARMS[name].words if name in ARMS else MODELS.get(name, name.replace("_", " "))
-
-
 def format_number(estimate: Estimate) -> str:
     """Return a number with its interval."""
     return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
@@ -160,3 +48,73 @@ def format_lead(estimate: Estimate) -> str:
     """Return a negative difference as the lead of the other side, in percentage points with its interval."""
     value, low, high = (100 * -bound for bound in (estimate.value, estimate.high, estimate.low))
     return f"{value:.1f} points [{low:.1f}, {high:.1f}]"
+
+
+def format_duration(seconds: float) -> str:
+    """Return seconds in words: ``0.4 s``, ``38 s``, ``6 min 20 s``, ``2 h 05 min``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def describe_name(name: str) -> str:
+    """Return the words for an arm, a trust function or a tested model."""
+    return ARMS[name].words if name in ARMS else MODELS.get(name, name.replace("_", " "))
+
+
+FILTERS: Json = {
+    "count": lambda value: f"{value:,}",
+    "percent": format_percent,
+    "points": format_points,
+    "signed": lambda value: f"{value:+.3f}".replace("-", "\u2212"),
+    "interval": with_interval,
+    "p": format_p_value,
+    "number": format_number,
+    "lead": format_lead,
+    "name": describe_name,
+}
+"""Filters of the templates of texts."""
+
+
+def make_environment(package: str, *, autoescape: bool = False, keep_trailing_newline: bool = False) -> Environment:
+    """Return an environment of the templates in a package's folder, which raises on undefined names."""
+    return Environment(
+        loader=PackageLoader(package, "."),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=autoescape,
+        keep_trailing_newline=keep_trailing_newline,
+    )
+
+
+WORDS = make_environment("curation.report")
+WORDS.filters.update(FILTERS)
+WORDS.tests["free_signal"] = lambda name: is_free(str(name))
+
+
+@cache
+def _load_sentences() -> Template:
+    return WORDS.get_template("sentences.j2")
+
+
+def say(macro: str, *args: object) -> list[str]:
+    """Return the sentences of a macro of ``sentences.j2``."""
+    text: str = getattr(_load_sentences().module, macro)(*args)
+    return [joined for part in re.split(r"\n\s*\n", text) if (joined := join_lines(part))]
+
+
+def join_lines(text: str) -> str:
+    """Return a text on one line, without further spaces than those that do not break."""
+    return re.sub("[ \n]+", " ", text).strip(" ")
+
+
+def describe_results(generation: JsonView) -> list[str]:
+    """Return sentences on the selection, the student and its teacher, and on what was not measured."""
+    arms = {arm["name"]: arm for arm in generation["arms"]}
+    main = arms.get(REFERENCE_ARM) or next(iter(arms.values()), None)
+    return [] if main is None else say("results", generation, main, arms)

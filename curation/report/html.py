@@ -1,11 +1,12 @@
 """The report's page: one self-contained HTML file, with the same numbers as JSON beside it."""
 
 import json
+from collections.abc import Callable
 from datetime import datetime
 from functools import cache
 
 import yaml
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import ChoiceLoader, PackageLoader, Template
 from markupsafe import Markup
 
 from curation.escaping import escape_text
@@ -14,9 +15,8 @@ from curation.json_types import Json, JsonView
 from curation.registry import load_code
 from curation.report import charts
 from curation.report.costs import describe_amount
-from curation.report.headline import format_p_value, format_percent, format_points, name_of
-from curation.report.run_charts import draw_chain_chart, draw_stage_graph, draw_training_chart
-from curation.report.searched import draw_search_figures, format_drawn_value
+from curation.report.headline import FILTERS, describe_name, format_duration, make_environment
+from curation.report.searched import draw_course, draw_finals, format_drawn_value
 from curation.report.verdict import RULES
 from curation.storage.paths import Place, write_atomically
 from curation.telemetry.standing import format_speed
@@ -31,7 +31,9 @@ def write(report: JsonView, directory: Place) -> tuple[Place, Place]:
 
 def write_search(search: JsonView, directory: Place) -> tuple[Place, Place]:
     """Write ``search.html`` and ``search.json`` to a directory, each atomically; return their paths."""
-    figures = {name: Markup(svg) for name, svg in draw_search_figures(search).items()}
+    course = draw_course("search-course", search["trials"], search["metric"])
+    finals = draw_finals("search-finals", search["choice"], search["metric"])
+    figures = {"course": Markup(course), "finals": Markup(finals)}
     return write_page(f"{_HERE}:search.html.j2", "search", search, directory, figures=figures)
 
 
@@ -58,21 +60,21 @@ def render(report: JsonView) -> str:
         rules=RULES,
         figures=figures,
         parts=[_render_parts(generation) for generation in report["generations"]],
-        compounding=Markup(draw_chain_chart(report["chain"], "chain")) if report["chain"] is not None else "",
-        graph=Markup(draw_stage_graph(report["stages"], "stages")) if report["stages"] else "",
+        compounding=Markup(charts.draw_chain_chart("chain", report["chain"])) if report["chain"] is not None else "",
     )
 
 
-def make_environment(package: str, *, autoescape: bool = False, keep_trailing_newline: bool = False) -> Environment:
-    """Return an environment of the templates in a package's folder, which raises on undefined names."""
-    return Environment(
-        loader=PackageLoader(package, "."),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=autoescape,
-        keep_trailing_newline=keep_trailing_newline,
-    )
+_PAGES = make_environment(_HERE, autoescape=True)
+_PAGES.filters.update(
+    **FILTERS,
+    duration=format_duration,
+    speed=format_speed,
+    local=lambda moment: f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S %Z}",
+    arm=lambda arm: describe_name(arm["name"]),
+    short=format_drawn_value,
+    amount=lambda value, name: describe_amount(name, value),
+    yaml=lambda value: yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False, allow_unicode=True),
+)
 
 
 @cache
@@ -80,44 +82,7 @@ def _find_template(path: str) -> Template:
     """Return a template, given as ``package:file``, which may include those of this package."""
     package, _, file = path.partition(":")
     loader = ChoiceLoader([PackageLoader(package, "."), PackageLoader(_HERE, ".")])
-    return _make_page_environment().overlay(loader=loader).get_template(file)
-
-
-@cache
-def _make_page_environment() -> Environment:
-    made = make_environment(_HERE, autoescape=True)
-    made.filters.update(
-        percent=format_percent,
-        points=format_points,
-        p=format_p_value,
-        count=lambda value: f"{value:,}",
-        duration=format_duration,
-        speed=format_speed,
-        local=lambda moment: f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S %Z}",
-        arm=name_of,
-        completions=describe_completions,
-        short=format_drawn_value,
-        amount=lambda value, name: describe_amount(name, value),
-        yaml=lambda value: yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False, allow_unicode=True),
-    )
-    return made
-
-
-def describe_completions(arm: JsonView) -> str:
-    """Return the kind of an arm's completions, in words: e.g. ``rollouts``, ``own rollouts graded right``."""
-    sources = {"weak": f"{arm['format']}s", "answer": "bare answers", "solution": "worked solutions", "label": "labels"}
-    return sources.get(arm["completion_source"], "own rollouts graded right")
-
-
-def format_duration(seconds: float) -> str:
-    """Return seconds in words: ``0.4 s``, ``38 s``, ``6 min 20 s``, ``2 h 05 min``."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if not minutes:
-        return f"{rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+    return _PAGES.overlay(loader=loader).get_template(file)
 
 
 def _render_parts(generation: JsonView) -> list[Json]:
@@ -137,30 +102,30 @@ def _render_parts(generation: JsonView) -> list[Json]:
 
 def _draw_figures(generation: JsonView) -> dict[str, Markup]:
     """Return the SVG of each figure that the generation has numbers for."""
-    prefix = f"g{generation['index']}"
     chance = None if generation["evidence"] is None else generation["evidence"]["chance"]
-    drawn = {}
-    if (curves := generation["purity_curves"]) is not None:
-        drawn["purity"] = charts.draw_purity_chart(curves, f"{prefix}-purity", chance=chance)
-    for name, bins in generation["reliability"].items():
-        place = f"{prefix}-reliability-{name}"
-        drawn[f"reliability_{name}"] = charts.draw_reliability_chart(bins, place, chance=chance)
-    for name, counts in generation["histogram"].items():
-        drawn[f"histogram_{name}"] = charts.draw_histogram_chart(counts, f"{prefix}-histogram-{name}")
-    if (difficulty := generation["difficulty"]) is not None:
-        drawn["difficulty"] = charts.draw_difficulty_chart(difficulty, f"{prefix}-difficulty")
+    drawn: dict[str, Markup] = {}
+
+    def add(name: str, draw: Callable[..., str], *args: object, **kwargs: object) -> None:
+        drawn[name] = Markup(draw(f"g{generation['index']}-{name}", *args, **kwargs))  # our own SVG, without user text
+
+    for name, draw, kwargs in (
+        ("purity_curves", charts.draw_purity_chart, {"chance": chance}),
+        ("difficulty", charts.draw_difficulty_chart, {}),
+        ("risk_curves", charts.draw_risk_chart, {}),
+    ):
+        if generation[name] is not None:
+            add(name, draw, generation[name], **kwargs)
+    for where, bins in generation["reliability"].items():
+        add(f"reliability_{where}", charts.draw_reliability_chart, bins, chance=chance)
+        add(f"histogram_{where}", charts.draw_histogram_chart, generation["histogram"][where])
     if (found := generation["purity_by_difficulty"]) is not None:
         behind = {"all pool rows": found["all"]}
         if found["parsed"] != found["all"]:
             behind["parsed pool rows"] = found["parsed"]
-        place, y = f"{prefix}-purity-by-difficulty", "share of right labels"
-        drawn["purity_by_difficulty"] = charts.draw_bins_chart(found["edges"], found["arms"], place, y=y, behind=behind)
+        of_arms = found["edges"], found["arms"]
+        add("purity_by_difficulty", charts.draw_bins_chart, *of_arms, y="share of right labels", behind=behind)
     if (found := generation["accuracy_by_difficulty"]) is not None:
-        place = f"{prefix}-accuracy-by-difficulty"
-        tested = charts.draw_bins_chart(found["edges"], found["models"], place, y="test accuracy")
-        drawn["accuracy_by_difficulty"] = tested
-    if (risk := generation["risk_curves"]) is not None:
-        drawn["risk"] = charts.draw_risk_chart(risk, f"{prefix}-risk")
+        add("accuracy_by_difficulty", charts.draw_bins_chart, found["edges"], found["models"], y="test accuracy")
     if any(len(arm["curves"]["loss"]) > 1 for arm in generation["training"].values()):
-        drawn["training"] = draw_training_chart(generation["training"], f"{prefix}-training")
-    return {name: Markup(svg) for name, svg in drawn.items()}  # our own SVG, no user text but arm names drawn as paths
+        add("training", charts.draw_training_chart, generation["training"])
+    return drawn

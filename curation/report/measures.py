@@ -12,9 +12,7 @@ from curation import metrics
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.arrays import Bools, Float64s, Int64s
 from curation.json_types import Json
-from curation.metrics.inputs import as_weights
-from curation.report.pool_grid import GradedSet
-from curation.report.rows import Cells, Judged
+from curation.report.rows import Judged
 
 ECE_BINS = metrics.NUM_BINS
 BRIER_PARTS = ("reliability", "resolution", "uncertainty", "within_bins")
@@ -22,9 +20,7 @@ HISTOGRAM_BINS = 20
 CURVE_POINTS = 120
 MOST_THREADS = 4
 """Maximum number of trust functions measured in parallel: a bootstrap's draws, which take most of the time, release
-the GIL, and each thread caches its own."""
-LARGE_POOL = 1 << 19
-"""Number of rows above which functions are measured one by one, since a thread then holds tens of megabytes."""
+the GIL. As many draws are cached."""
 
 
 def compute_share(
@@ -45,48 +41,41 @@ def compute_count_share(num_right: int, num_rows: int) -> Json | None:
     return metrics.compute_proportion(int(num_right), int(num_rows)).to_json() if num_rows else None
 
 
-def trust_metrics(rows: GradedSet, num_top: int, constant: float, seed: int) -> Json:
+def trust_metrics(rows: Judged, num_top: int, constant: float, seed: int) -> Json:
     """Return AUC, ECE, Brier score and its parts, and the purity of the first ``num_top`` rows, by trust function.
 
     Rows are ranked as the arm of each trust function prefers them. ``constant`` is the trust that the baseline gives
     to every row. AUC is ``None`` if all rows are right or all are wrong.
     """
     num_top = min(num_top, len(rows))
-    with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1) if len(rows) <= LARGE_POOL else 1) as pool:
-        measured = pool.map(lambda name: _measure_function(rows, name, num_top, seed), rows.functions)
-        functions: Json = dict(zip(rows.functions, measured, strict=True))
-    judged = rows.of(rows.functions[0])
+    with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as pool:
+        measured = pool.map(lambda name: _measure_function(rows, name, num_top, seed), rows.scores)
+        functions: Json = dict(zip(rows.scores, measured, strict=True))
     return {
         "num_rows": len(rows),
         "num_top": num_top,
-        "share_right": judged.share_right().to_json() if len(rows) else None,
+        "share_right": rows.share_right().to_json(),
         "functions": functions,
-        "constant": compute_constant_metrics(judged, constant, seed),
-        "parsed_flag": None if judged.parsed_N.all() else {"auc": _compute_auc(judged.parsed_N, judged)},
+        "constant": compute_constant_metrics(rows, constant, seed),
+        "parsed_flag": None if rows.parsed_N.all() else {"auc": _compute_auc(rows.parsed_N, rows)},
     }
 
 
-def _measure_function(rows: GradedSet, name: str, num_top: int, seed: int) -> Json:
-    judged, ranked = rows.of(name), rows.ranked(name)
-    trust_N, of = judged.scores[name].trust_N, _make_bootstrap_args(judged, seed)
-    parts = metrics.compute_brier_parts(trust_N, judged.correct_N, bins=ECE_BINS, **of)
-    purities = ranked.purities(metrics.list_coverage_points(len(rows)))
+def _measure_function(rows: Judged, name: str, num_top: int, seed: int) -> Json:
+    trust_N = rows.scores[name].trust_N
+    of: Json = {"seed": seed, "cluster_N": rows.cluster_N}
+    parts = metrics.compute_brier_parts(trust_N, rows.correct_N, bins=ECE_BINS, **of)
     return {
-        **_measure_calibration(judged, name, seed),
+        **_measure_calibration(rows, name, seed),
         "brier_parts": {key: parts[key].to_json() for key in BRIER_PARTS},
-        "purity_at_n": compute_purity(ranked, num_top),
-        "coverage": [{"coverage": x.n / len(rows), "purity": x.to_json()} for x in purities],
+        "purity_at_n": rows.rank(name, [num_top])[0].to_json() if num_top else None,
     }
-
-
-def compute_purity(ranked: Cells, num_top: int) -> Json | None:
-    """Return the share of right rows among the first ``num_top``; ``None`` for no rows."""
-    return ranked.purities([num_top])[0].to_json() if num_top else None
 
 
 def compute_constant_metrics(judged: Judged, constant: float, seed: int) -> Json:
     """Return ECE and Brier score of a constant trust, the baseline of all trust functions."""
-    trust_N, of = np.full(len(judged.correct_N), constant), _make_bootstrap_args(judged, seed)
+    trust_N = np.full(len(judged), constant)
+    of: Json = {"seed": seed, "cluster_N": judged.cluster_N}
     return {
         "value": constant,
         "ece": metrics.ece(trust_N, judged.correct_N, bins=ECE_BINS, **of).to_json(),
@@ -94,26 +83,21 @@ def compute_constant_metrics(judged: Judged, constant: float, seed: int) -> Json
     }
 
 
-def _make_bootstrap_args(judged: Judged, seed: int) -> dict[str, Any]:
-    """Return the keyword arguments of a bootstrap of the rows."""
-    return {"seed": seed, "weights_N": judged.weight_N, "cluster_N": judged.cluster_N}
-
-
-def measure_regime(rows: GradedSet, function: str, num_top: int, constant: float, seed: int) -> Json:
+def measure_regime(rows: Judged, function: str, num_top: int, constant: float, seed: int) -> Json:
     """Return a labelled set's share right, and AUC, ECE, Brier score and top rows' purity by one trust function."""
-    judged = rows.of(function)
     return {
         "n": len(rows),
-        "share_right": judged.share_right().to_json() if len(rows) else None,
-        **_measure_calibration(judged, function, seed),
+        "share_right": rows.share_right().to_json(),
+        **_measure_calibration(rows, function, seed),
         "num_top": num_top,
-        "purity_at_n": compute_purity(rows.by_score(function), num_top),
-        "constant": compute_constant_metrics(judged, constant, seed),
+        "purity_at_n": rows.rank_by_score(function, [num_top])[0].to_json() if num_top else None,
+        "constant": compute_constant_metrics(rows, constant, seed),
     }
 
 
 def _measure_calibration(judged: Judged, function: str, seed: int) -> Json:
-    score, correct_N, of = judged.scores[function], judged.correct_N, _make_bootstrap_args(judged, seed)
+    score, correct_N = judged.scores[function], judged.correct_N
+    of: Json = {"seed": seed, "cluster_N": judged.cluster_N}
     # In this order, as numbers over the same cells share their resamples.
     width = metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, **of).to_json()
     brier = metrics.brier(score.trust_N, correct_N, **of).to_json()
@@ -124,18 +108,14 @@ def _measure_calibration(judged: Judged, function: str, seed: int) -> Json:
 def _compute_auc(raw_N: Float64s | Bools, judged: Judged) -> Json | None:
     if not 0 < judged.num_right < len(judged):
         return None
-    return metrics.auc(
-        raw_N.astype(np.float64), judged.correct_N, weights_N=judged.weight_N, cluster_N=judged.cluster_N
-    ).to_json()
+    return metrics.auc(raw_N.astype(np.float64), judged.correct_N, cluster_N=judged.cluster_N).to_json()
 
 
-def collect_reliability(rows: GradedSet) -> Json:
+def collect_reliability(rows: Judged) -> Json:
     """Return, by trust function, the non-empty bins with mean trust, share right and its exact interval."""
     result: Json = {}
-    for name in rows.functions:
-        judged = rows.of(name)
-        trust_N, weight_N = judged.scores[name].trust_N, judged.weight_N
-        bins = metrics.compute_reliability(trust_N, judged.correct_N, bins=ECE_BINS, weights_N=weight_N)
+    for name, score in rows.scores.items():
+        bins = metrics.compute_reliability(score.trust_N, rows.correct_N, bins=ECE_BINS)
         result[name] = [item._asdict() for item in bins]
         for item in result[name]:
             n = item.pop("n")
@@ -143,27 +123,26 @@ def collect_reliability(rows: GradedSet) -> Json:
     return result
 
 
-def compute_histogram(rows: GradedSet) -> Json:
+def compute_histogram(rows: Judged) -> Json:
     """Return numbers of rows by trust, right and wrong ones separately."""
-    judged = rows.of(REFERENCE_ARM)
-    trust_N, weight_N = judged.scores[REFERENCE_ARM].trust_N, as_weights(judged.weight_N, len(judged.correct_N))
+    trust_N, correct_N = rows.scores[REFERENCE_ARM].trust_N, rows.correct_N
     edges = np.linspace(0.0, 1.0, HISTOGRAM_BINS + 1)
     counts = {
-        name: np.histogram(trust_N[keep_N], bins=edges, weights=weight_N[keep_N])[0].tolist()
-        for name, keep_N in (("right", judged.correct_N), ("wrong", ~judged.correct_N))
+        name: np.histogram(trust_N[keep_N], bins=edges)[0].tolist()
+        for name, keep_N in (("right", correct_N), ("wrong", ~correct_N))
     }
     return {"edges": edges.tolist(), **counts}
 
 
-def compute_purity_curves(rows: GradedSet | None, selected: Iterable[str], n: int) -> Json | None:
+def compute_purity_curves(rows: Judged | None, selected: Iterable[str], n: int) -> Json | None:
     """Return purity by the number of rows taken, for each weak arm; ``None`` without such an arm or graded rows."""
     arms, num_rows = [arm for arm in selected if not ARMS[arm].gold], 0 if rows is None else len(rows)
     if rows is None or not num_rows or not arms:
         return None
     spread = np.geomspace(min(20, num_rows), num_rows, CURVE_POINTS)
-    points = sorted({*spread.astype(int).tolist(), min(n, num_rows)} - {0})
-    curves = {arm: [estimate.to_json() for estimate in rows.ranked(arm).purities(points)] for arm in arms}
-    return {"n": n, "points": points, "arms": curves}
+    points = sorted({*spread.astype(int).tolist(), min(rows.scale(n), num_rows)} - {0})
+    curves = {arm: [estimate.to_json() for estimate in rows.rank(arm, points)] for arm in arms}
+    return {"n": n, "points": [round(point / rows.drawn) for point in points], "arms": curves}
 
 
 def make_finite(value: object) -> Any:

@@ -1,10 +1,14 @@
 """Computation of a generation's numbers from its tables, as JSON, each number with its n and interval."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from curation.arms import ARMS, REFERENCE_ARM
+import numpy as np
+
+from curation.arms import ARMS, REFERENCE_ARM, free_of
 from curation.arrays import Int64s
 from curation.config.given import GIVEN
+from curation.domains.grading import read_grades_among
 from curation.features import features, list_divisions
 from curation.hashing import derive
 from curation.json_types import Json, JsonView
@@ -15,21 +19,19 @@ from curation.report import measures
 from curation.report.by_difficulty import (
     compute_accuracy_bins,
     compute_purity_bins,
-    read_pool_difficulties,
-    read_test_difficulties,
+    read_difficulties,
     summarise_difficulty,
 )
 from curation.report.class_table import collect_class_table
 from curation.report.diversity import measure_diversity
+from curation.report.headline import say
 from curation.report.measures import make_finite
-from curation.report.pool_grid import SAMPLE, SAMPLE_ROWS, GradedSet, OnGrid, place_on_grid
 from curation.report.record import FORMAT, TEACHER, GenerationRecord, RunInputs
 from curation.report.risk_curves import compute_risk_curves
 from curation.report.rows import (
-    InMemory,
-    Judged,
+    MOST_GRADED,
+    SAMPLE,
     count_graded,
-    free_signals,
     judge,
     read_selected_rows,
     without_constant,
@@ -47,9 +49,6 @@ from curation.report.trusted import (
 )
 from curation.tables import io
 
-ROWS_IN_MEMORY = 1 << 19
-"""Maximum number of labelled rows of a graded pool in memory; the scores of more rows are counted on a grid."""
-
 
 def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
     """Compute all numbers of a generation from its tables and counts, without the verdict.
@@ -60,15 +59,17 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
     rows = _read_rows(run, record)
     pool, num_pool, tests = rows.pool, rows.num_pool, read_tests(record.tests)
     selected: dict[str, Int64s] = {arm: table["row_id"].to_numpy() for arm, table in rows.selected.items()}
-    parsed = {name: graded.parsed for name, graded in rows.sets.items() if len(graded.parsed)}
-    difficulty = read_pool_difficulties(run, record, SAMPLE_ROWS / num_pool if num_pool > ROWS_IN_MEMORY else 1.0)
+    parsed = {name: graded.readable for name, graded in rows.sets.items() if graded.parsed_N.any()}
+    every_N, values_N = read_difficulties(run.prepared["pool"], run.domain, rows.share, derive(run.seed, SAMPLE))
+    mine_N = io.find_offsets(record.labels["pool"], every_N) >= 0
+    difficulty, of_test = (every_N[mine_N], values_N[mine_N]), read_difficulties(run.prepared.get("test"), run.domain)
     lines, means = measure_regimes(rows)
-    num_candidates = _count_candidates(run, record, num_pool)
+    num_candidates = _count_candidates(record, num_pool)
     foreseen = {} if pool is not None else foresee_purities(rows, num_candidates)
     chosen = {arm: _collect_selected(rows, arm, foreseen.get(arm)) for arm in selected}
     students = collect_students(run, record, chosen, selected)
     arm = rows.judged_arm
-    varied, classes = measure_diversity(record, arm, num_pool, pool), collect_class_table(run, record, arm)
+    varied, classes = measure_diversity(record, arm, num_pool, pool, run.seed), collect_class_table(run, record, arm)
     shown: Json = {"judged": None, "evidence": None, "rows": None}
     if arm is not None:
         trust_M, table = rows.trust_of(arm), record.selections[arm].to_json()
@@ -97,7 +98,7 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "classes": classes,
         "teacher": {
             "test": compute_accuracy(tests, TEACHER),
-            "pool": None if pool is None or not len(pool) else pool.share_right.to_json(),
+            "pool": None if pool is None or not len(pool) else pool.share_right().to_json(),
         },
         "shift": dict(record.shift),
         "foreign": dict(record.foreign),
@@ -107,14 +108,13 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "trust": trust_tables(rows),
         "reliability": {name: measures.collect_reliability(rows) for name, rows in parsed.items()},
         "histogram": {name: measures.compute_histogram(rows) for name, rows in parsed.items()},
-        "pool_grid": {**pool.describe(), "sampled_rows": len(difficulty[0])} if isinstance(pool, OnGrid) else None,
+        "pool_sample": None if pool is None or pool.drawn == 1 else len(pool),
         "purity_curves": measures.compute_purity_curves(pool, selected, record.n),
         "difficulty": summarise_difficulty(difficulty, selected),
         "purity_by_difficulty": compute_purity_bins(pool, selected, difficulty),
-        "accuracy_by_difficulty": compute_accuracy_bins(tests, read_test_difficulties(run)) if tests else None,
-        "risk_curves": compute_risk_curves(run, record, rows.judged, pool),
+        "accuracy_by_difficulty": compute_accuracy_bins(tests, of_test),
+        "risk_curves": compute_risk_curves(run, record, rows.judged, pool, num_pool=num_pool, share=rows.share),
         "judging": collect_judging(record, alone=read_domain(run.config).judge is not None),
-        "projection": None if record.projection is None else dict(record.projection),
         "features": collect_feature_numbers(record.features),
     }
     result: Json = make_finite(numbers)
@@ -133,7 +133,7 @@ def collect_feature_numbers(made: Mapping[str, JsonView]) -> Json:
 
 
 def _read_rows(run: RunInputs, record: GenerationRecord) -> MeasuredRows:
-    """Read the graded rows, the pool's in memory or on a grid if there are many, with all functions' scores."""
+    """Read the graded rows with all functions' scores, and of a large pool a sample."""
     tables = {arm: read_selected_rows(ref) for arm, ref in record.selections.items()}
     teacher, free = run.config.get("teacher", {}), ["internal_confidence"]
     if teacher.get("backend") == GIVEN and not teacher.get("reader"):
@@ -141,23 +141,24 @@ def _read_rows(run: RunInputs, record: GenerationRecord) -> MeasuredRows:
     ruling = [ARMS[record.budget["reference"]].trust] if record.budget["risk"] else []
     functions = list(dict.fromkeys([REFERENCE_ARM, *free, *list_ranking(tables), *ruling]))
 
-    def judge_split(split: str) -> Judged:
-        labels = record.labels[split]
-        found = judge(labels, record.grades[split], dict.fromkeys([*functions, *free_signals(labels)]))
-        return without_constant(found, functions)
-
-    pool: GradedSet | None = None
-    labels, grades = record.labels["pool"], record.grades.get("pool")
+    labels = record.labels["pool"]
     num_pool = io.count(labels, filter=io.make_answered_filter(labels))
-    if grades is not None and num_pool > ROWS_IN_MEMORY:
-        weak = {arm: table for arm, table in tables.items() if not ARMS[arm].gold}
-        measured, seed = list(dict.fromkeys([*functions, *free_signals(labels)])), derive(run.seed, SAMPLE)
-        pool = place_on_grid(labels, grades, measured, weak, arms=functions, num_pool=num_pool, seed=seed)
-    elif grades is not None:
-        selected = {arm: table["row_id"].to_numpy() for arm, table in tables.items()}
-        pool = InMemory(judged=judge_split("pool"), selected=selected, seed=run.seed)
-    judged = {split: judge_split(split) for split in record.grades if split != "pool"}
-    return MeasuredRows(run=run, record=record, judged=judged, pool=pool, selected=tables, num_pool=num_pool)
+    share = min(1.0, MOST_GRADED / max(num_pool, 1))
+    judged = {}
+    for split, grades in record.grades.items():
+        scored, drawn = record.labels[split], share if split == "pool" else 1.0
+        measured = [*functions, *free_of(io.open_table(scored).schema.names)]
+        found = judge(scored, grades, measured, share=drawn, seed=derive(run.seed, SAMPLE))
+        judged[split] = replace(without_constant(found, functions), seed=run.seed)
+    pool = None
+    if (graded := judged.pop("pool", None)) is not None:
+        selected: dict[str, Int64s] = {arm: table["row_id"].to_numpy() for arm, table in tables.items()}
+        every, known = record.grades["pool"], selected if share < 1 else {}
+        among = {arm: read_grades_among(every, np.sort(ids_M)) for arm, ids_M in known.items()}
+        pool = replace(graded, selected=selected, drawn=share, among=among)
+    return MeasuredRows(
+        run=run, record=record, judged=judged, pool=pool, selected=tables, num_pool=num_pool, share=share
+    )
 
 
 def _collect_funnel(rows: MeasuredRows) -> Json:
@@ -196,13 +197,11 @@ def _collect_selected(rows: MeasuredRows, arm: str, foreseen: Estimate | None) -
     }
 
 
-def _count_candidates(run: RunInputs, record: GenerationRecord, num_pool: int) -> int:
-    """Return how many of the pool's labelled rows may be selected: one per question, unless repeats are allowed."""
+def _count_candidates(record: GenerationRecord, num_pool: int) -> int:
+    """Return how many of the pool's labelled rows may be selected: one per question."""
     counts = record.repeats
     num_again = counts["num_rows"] - counts["num_questions"]
-    if not num_again or run.config["selection"].get("repeats") == "all":
-        return num_pool
-    return num_pool - int(num_again * num_pool / counts["num_pool"])
+    return num_pool - int(num_again * num_pool / counts["num_pool"]) if num_again else num_pool
 
 
 def collect_judging(record: GenerationRecord, *, alone: bool) -> Json | None:
@@ -245,35 +244,23 @@ def collect_guarantee(run: RunInputs, record: GenerationRecord) -> Json | None:
     is_one_source = splits["calibration"]["from"] == splits["pool"]["from"]
     # In the pool only rows with a gold label can be excluded by it.
     by_construction = is_one_source and not no_gold and not dropped and not is_excluded_by_gold(record)
-    withheld, foreign = None, record.foreign.get(record.budget["reference"])
-    if not record.n:
-        withheld = "nothing is selected"
-    elif record.budget.get("asked") is not None:
-        names = " and ".join(f"selection.{name}" for name in list_divisions() if record.budget.get(name) is not None)
-        leaves = f"{names} leaves {record.n:,} of {record.budget['asked']:,} certified rows"
-        withheld = f"{leaves}, and those of rarer labels may have more wrong labels"
-    elif risk["rule"] == "hoeffding":
-        withheld = "the uncorrected rule holds for each threshold by itself, not for the one that the search chose"
-    elif record.index:
-        withheld = (
-            "an earlier generation's selection was calibrated on the same rows, so this generation's scores are not "
-            "independent of them"
-        )
-    elif not by_construction and strength != "none shown":
-        how = "too few to compare" if strength == "untested" else "different"
-        withheld = f"only the user's word says that calibration rows are like the pool's; their hidden states are {how}"
-    elif not by_construction and foreign is not None:
-        withheld = foreign["warning"]
-    exchangeable = "on the user's word"
-    if by_construction:
-        exchangeable = "by construction: both are random parts of one source"
-    if no_gold:
-        exchangeable += f": {no_gold:,} calibration rows without a usable gold label were left out"
-    if dropped:
-        exchangeable += f"; {dropped:,} rows of both were dropped for what other splits ask"
+    divisions = [f"selection.{name}" for name in list_divisions() if record.budget.get(name) is not None]
+    facts = {
+        "n": record.n,
+        "asked": record.budget.get("asked"),
+        "divisions": divisions,
+        "rule": risk["rule"],
+        "is_later": record.index > 0,
+        "by_construction": by_construction,
+        "strength": strength,
+        "foreign": record.foreign.get(record.budget["reference"]),
+        "no_gold": no_gold,
+        "dropped": dropped,
+    }
+    withheld = next(iter(say("withheld", facts)), None)
     return {
         "text": risk["guarantee"],
-        "exchangeable": exchangeable,
+        "exchangeable": say("exchangeable", facts)[0],
         "claimed": withheld is None,
         "withheld": withheld,
         "needed": risk["needed"],

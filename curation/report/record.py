@@ -10,9 +10,8 @@ from curation.refs import ModelRef, TableRef, TrustRef
 FORMAT = ("format", "completion_source", "format_note", "median_characters")
 """Fields that a report shows about the completions that an arm trains on."""
 BASE, TEACHER, GROUND_TRUTH = "base", "teacher", "ground_truth"
-MAIN, SHALLOW, PREDECESSOR = "main", "shallow", "predecessor"
-"""Names of lines of a chained run: its main chain, students that learned from the first teacher without a chain, and
-the last base taught by the base before it. Other chains are named by their arms."""
+PREDECESSOR = "predecessor"
+"""Name of the line of a chained run in which the base before the last one teaches the last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +23,6 @@ class StageSummary:
     rows: int
     rows_per_second: float | None
     started: str
-    step: int = 0
-    """Length of the longest chain of stages that leads to the stage."""
-    after: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +96,6 @@ class GenerationRecord:
     """Grades of the test split by ``evaluation.decoding``, one table per run, by arm, ``base`` and ``teacher``."""
     label_counts: Mapping[str, JsonView]
     """Counts by split: ``rows`` in the labels table, ``unparsed``, ``truncated``, and ``errors`` by kind."""
-    projection: JsonView | None
-    """``size`` and ``variance_kept`` of the states' projection and ``num_rows`` of its fit, or ``None`` without one."""
     asked: Mapping[str, int]
     """Number of labels that the judge graded, by split and ``test-<model>`` (the first of several runs)."""
     unread: Mapping[str, int]
@@ -120,10 +114,8 @@ class GenerationRecord:
     """``curation.domains.unseen_labels.UnseenLabels`` as JSON, or ``None`` without such labels or with open ones."""
     dropped: Mapping[str, str] = field(default_factory=dict)
     """Arms that dropped out because they could not be measured, with the reason in words."""
-    kept: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Files of the selected rows with the user's columns (``curation.stages.selected``), by arm."""
     preferences: Mapping[str, JsonView] = field(default_factory=dict)
-    """``curation.stages.selected.RowFiles`` as JSON, by arm; empty if the pool's rows are no pairs."""
+    """``curation.stages.selected.WrittenRows`` as JSON, by arm; empty if the pool's rows are no pairs."""
     further_tests: Mapping[str, Mapping[str, Sequence[TableRef]]] = field(default_factory=dict)
     """Further ``tests``, by decoding of ``evaluation.also``."""
     features: Mapping[str, JsonView] = field(default_factory=dict)
@@ -152,8 +144,6 @@ class ChainRecord:
     """Generations of the other chains, from the second on, by arm or ``predecessor``."""
     shallow: Mapping[str, Mapping[str, JsonView]]
     """``tests`` and ``training`` of students that learned from the first teacher, by generation (as text) and arm."""
-    stages: Mapping[str, tuple[int, str]]
-    """Generation and line for which a stage was first done, by stage name."""
     decisions: Sequence[JsonView]
     """Decisions of ``curation.stages.handover`` by generation: ``signs`` and ``reasons`` (empty: the chain went on)."""
     ended: str | None

@@ -2,8 +2,7 @@
 
 A free signal (``curation.arms.FREE``) is one column that every labelling pass fills. It needs neither gold labels nor a
 fit, so a trust function that does not rank better than the best of them is not worth its fit. Rows rank by raw score
-alone, without a division of the arm that selects by it. For a pool on the grid (``curation.report.pool_grid``) the
-differences are those of its sample.
+alone, without a division of the arm that selects by it.
 """
 
 import math
@@ -14,12 +13,11 @@ from typing import Any
 import numpy as np
 
 from curation import metrics
-from curation.arms import free_of, is_free
+from curation.arms import free_of
 from curation.hashing import hash_unit
 from curation.json_types import Json
 from curation.metrics import CONFIDENCE, Estimate
-from curation.report.headline import describe_name
-from curation.report.pool_grid import GradedSet
+from curation.report.rows import Judged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,29 +43,28 @@ class Rival:
 
 
 def compare_with_signal(
-    rows: GradedSet, where: str, function: str, signal: str, num_top: int, seed: int, *, confidence: float = CONFIDENCE
+    rows: Judged, where: str, function: str, signal: str, num_top: int, seed: int, *, confidence: float = CONFIDENCE
 ) -> Rival:
     """Compare a trust function with a signal on a set's parsed rows; ``num_top`` of them represent the selection."""
-    sample = rows.sample.readable
-    first_N, second_N = rows.raw(function), rows.raw(signal)
-    num_rows = len(sample)
-    num_top = min(max(1, round(num_top * num_rows / max(len(rows.parsed), 1))), num_rows)
-    of_rows: dict[str, Any] = {"confidence": confidence, "cluster_N": sample.cluster_N}
-    auc = metrics.compute_auc_difference(first_N, second_N, sample.correct_N, **of_rows)
-    draw_N = hash_unit(sample.row_ids_N, seed)
+    parsed = rows.readable
+    first_N, second_N = parsed.scores[function].raw_N, parsed.scores[signal].raw_N
+    num_top = min(max(1, num_top), len(parsed))
+    of_rows: dict[str, Any] = {"confidence": confidence, "cluster_N": parsed.cluster_N}
+    auc = metrics.compute_auc_difference(first_N, second_N, parsed.correct_N, **of_rows)
+    draw_N = hash_unit(parsed.row_ids_N, seed)
     first_M, second_M = (np.lexsort((draw_N, -raw_N))[:num_top] for raw_N in (first_N, second_N))
     return Rival(
         signal=signal,
         where=where,
         num_top=num_top,
         auc=None if math.isnan(auc.value) else auc,
-        purity=metrics.compute_purity_difference(first_M, second_M, sample.correct_N, **of_rows),
+        purity=metrics.compute_purity_difference(first_M, second_M, parsed.correct_N, **of_rows),
         confidence=confidence,
     )
 
 
 def find_rivals(
-    rows: GradedSet, where: str, function: str, num_top: int, seed: int, *, false_alarms: float
+    rows: Judged, where: str, function: str, num_top: int, seed: int, *, false_alarms: float
 ) -> tuple[Rival, ...]:
     """Return comparisons of a trust function with every free signal of the rows, with simultaneous intervals.
 
@@ -75,8 +72,8 @@ def find_rivals(
     1 - ``false_alarms`` / k, the probability that a function as good as all signals has such an interval is at most
     ``false_alarms`` (Bonferroni: 2 k lower tails of ``false_alarms`` / 2 k).
     """
-    signals = [name for name in _free(rows) if name != function]
-    if not signals or not len(rows.parsed) or function not in rows.parsed.functions:
+    signals = [name for name in list_free(rows) if name != function]
+    if not signals or not rows.parsed_N.any() or function not in rows.scores:
         return ()
     level = 1 - false_alarms / len(signals)
     return tuple(
@@ -84,7 +81,12 @@ def find_rivals(
     )
 
 
-def find_best_signal(measured: Mapping[str, GradedSet]) -> tuple[str, str] | None:
+def list_free(rows: Judged) -> list[str]:
+    """Return the free signals whose scores the rows have."""
+    return [name for name in free_of(rows.scores) if name in rows.scores]
+
+
+def find_best_signal(measured: Mapping[str, Judged]) -> tuple[str, str] | None:
     """Return the free signal with the highest AUC on parsed rows, and the set of these rows; ``None`` without a signal.
 
     The set is the held-out labelled rows, and the pool only without these: a signal that is chosen on the rows on which
@@ -93,10 +95,12 @@ def find_best_signal(measured: Mapping[str, GradedSet]) -> tuple[str, str] | Non
     """
     for where in ("validation", "pool"):
         rows = measured.get(where)
-        if rows is None or not len(rows.parsed):
+        if rows is None or not len(parsed := rows.readable):
             continue
-        correct_N = rows.sample.readable.correct_N
-        aucs = {name: np.nan_to_num(metrics.compute_auc_value(rows.raw(name), correct_N)) for name in _free(rows)}
+        aucs = {
+            name: np.nan_to_num(metrics.compute_auc_value(parsed.scores[name].raw_N, parsed.correct_N))
+            for name in list_free(parsed)
+        }
         if aucs:
             return max(aucs, key=lambda name: aucs[name]), where
     return None
@@ -110,39 +114,3 @@ def make_rival_entry(rival: Rival) -> Json:
         "auc": None if rival.auc is None else rival.auc.to_json(),
         "purity": rival.purity.to_json(),
     }
-
-
-def describe_trust(kind: str | None, choice: Mapping[str, object] | None) -> str:
-    """Return a sentence that names the function by which the reference arm ranks, from the summary of its fit."""
-    if choice is None:
-        return f"Trust here is the function {describe_name(kind)}." if kind else "Trust here is a fitted function."
-    taken = str(choice["taken"])
-    if is_free(taken):
-        return f"Trust here is {describe_name(taken)} alone: no fitted function beat it in cross-validation."
-    reason = str(choice.get("reason") or "").strip().rstrip(".")
-    return f"Trust here is {describe_name(taken)}{f': {reason}' if reason else ', chosen in cross-validation'}."
-
-
-def describe_winner(name: str, where: str, num_rows: int, found: Json) -> str:
-    """Return a sentence that says whether a trust function ranks better than the best free signal in the entry."""
-    signal, auc, purity = describe_name(found["signal"]), found["auc"], found["purity"]
-    rows = f"{num_rows:,} parsed {'rows of the pool' if where == 'pool' else 'held-out rows of the source'}"
-    value, low, high = (100 * purity[key] for key in ("value", "low", "high"))
-    by = f"purity of the first {found['num_top']:,} {value:+.1f} points [{low:+.1f}, {high:+.1f}]"
-    if auc is not None:
-        by = f"AUC {auc['value']:+.3f} [{auc['low']:+.3f}, {auc['high']:+.3f}], {by}"
-    by = by.replace("-", "\u2212")
-    decisive = purity if auc is None else auc
-    if decisive["low"] > 0:
-        won = f"{name} ranks better than the best free signal, {signal}"
-    elif decisive["high"] < 0:
-        won = f"the free signal {signal} ranks better than {name}"
-    else:
-        won = f"neither {name} nor the best free signal, {signal}, is shown to rank better"
-    return f"On {rows} {won} ({name} less {signal}: {by})."
-
-
-def _free(rows: GradedSet) -> list[str]:
-    """Return the free signals that the rows have."""
-    present = rows.parsed.functions
-    return [name for name in free_of(present) if name in present]

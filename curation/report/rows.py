@@ -1,8 +1,12 @@
-"""The rows behind the report: scores with correctness, difficulties, and an arm's order over the whole pool."""
+"""The graded rows behind the report: scores with correctness, and an arm's order over the whole pool.
+
+Of a pool of more than ``MOST_GRADED`` labelled rows, a uniform sample is measured. Only the share of right labels among
+an arm's rows is always that of all of them.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,18 +14,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curation.arms import ARMS, TRUST, Configured, Fitted, free_of, is_free
+from curation.arms import ARMS, TRUST, Configured, Fitted, is_free
 from curation.arrays import Bools, Float64s, Int64s
-from curation.domains.grading import read_grades
+from curation.domains.grading import Graded, read_grades_among
 from curation.errors import get_error_kind
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json
-from curation.metrics import CONFIDENCE, Estimate, compute_cell_purity, compute_proportion, compute_share_right
+from curation.metrics import CONFIDENCE, Estimate, compute_share_right, compute_top_purities
 from curation.refs import TableRef
-from curation.tables import io
+from curation.tables import io, scans
 from curation.trust import Scores, get_trust
 from curation.trust.parts import find_first_of_each, find_independent
 
+MOST_GRADED, SAMPLE = 1 << 20, "report sample"
+"""Maximum number of labelled rows of a graded pool to measure, and the purpose of the seed that draws a sample."""
 MOST_DRAWN = 2_000
 """Maximum number of rows that :func:`draw_rows` reads."""
 LOWEST = -1e30
@@ -46,20 +52,26 @@ class Judged:
     correct_N: Bools
     parsed_N: Bools
     scores: dict[str, FunctionScores]
-    weight_N: Int64s | None = None
-    """Number of rows that each entry represents, whose ``row_ids_N`` is then only its number; None if always 1."""
     question_N: Int64s | None = None
     """Question that each row asks (``curation.domains.grading.Graded``), or None if all differ."""
     cluster_N: Int64s | None = None
     """Cluster of each row (``curation.domains.grading.Graded``), or None if rows are independent."""
+    selected: Mapping[str, Int64s] = field(default_factory=dict)
+    """Row ids of each arm that selected from these rows, by rank."""
+    seed: int = 0
+    """Seed of the hash that orders ties."""
+    drawn: float = 1.0
+    """Share of the split's rows that were drawn."""
+    among: Mapping[str, Graded] = field(default_factory=dict)
+    """Grades of all rows that each arm selected; without an arm's, those among these rows are taken."""
 
     def __len__(self) -> int:
-        return len(self.row_ids_N) if self.weight_N is None else int(self.weight_N.sum())
+        return len(self.row_ids_N)
 
     @property
     def num_right(self) -> int:
         """The number of right labels."""
-        return int(self.correct_N.sum() if self.weight_N is None else self.weight_N[self.correct_N].sum())
+        return int(self.correct_N.sum())
 
     @property
     def share(self) -> float:
@@ -70,14 +82,12 @@ class Judged:
         """Return the rows that ``keep_N`` marks."""
         kept = ((name, s.raw_N[keep_N], s.trust_N[keep_N]) for name, s in self.scores.items())
         scores = {name: FunctionScores(raw_N=raw_N, trust_N=trust_N) for name, raw_N, trust_N in kept}
-        arrays = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "scores"}
+        arrays = {item.name: getattr(self, item.name) for item in fields(self) if item.name.endswith("_N")}
         further: Json = {name: None if values_N is None else values_N[keep_N] for name, values_N in arrays.items()}
-        return Judged(**further, scores=scores)
+        return replace(self, **further, scores=scores)
 
     def share_right(self, *, confidence: float = CONFIDENCE) -> Estimate:
         """Return the share of right labels; NaN for no rows."""
-        if self.weight_N is not None:
-            return compute_proportion(self.num_right, len(self), confidence=confidence)
         return compute_share_right(self.correct_N, self.cluster_N, confidence=confidence)
 
     @property
@@ -116,30 +126,105 @@ class Judged:
         """The rows whose label could be read; only these can be selected by trust."""
         return self.subset(self.parsed_N)
 
+    @property
+    def all(self) -> "Judged":
+        """All rows; unparsed ones have the lowest score and trust 0, as in selection."""
+        scores = {}
+        for name, s in self.scores.items():
+            raw_N, trust_N = np.where(self.parsed_N, s.raw_N, LOWEST), np.where(self.parsed_N, s.trust_N, 0.0)
+            scores[name] = FunctionScores(raw_N=raw_N, trust_N=trust_N)
+        return replace(self, scores=scores)
 
-def free_signals(labels: TableRef) -> tuple[str, ...]:
-    """Return the names of the free signals whose columns a labels table has."""
-    return free_of(io.open_table(labels).schema.names)
+    def scale(self, num_rows: int) -> int:
+        """Return the number of rows here that represent ``num_rows`` of the split."""
+        return num_rows if self.drawn == 1 else max(1, round(self.drawn * num_rows))
+
+    def rank(self, arm: str, points: Sequence[int]) -> list[Estimate]:
+        """Return the share of right rows among an arm's first n, its selected rows first, for each n of ``points``."""
+        selected_M = self.selected.get(arm, np.zeros(0, dtype=np.int64))
+        return self._compute_purities(rank_for_arm(self, arm, selected_M, self.seed), points)
+
+    def rank_by_score(self, function: str, points: Sequence[int], confidence: float = CONFIDENCE) -> list[Estimate]:
+        """Return the share of right rows among the first n by score, for each n of ``points``."""
+        draw_N = hash_unit(self.row_ids_N, self.seed)
+        order = np.lexsort((draw_N, -self.scores[function].raw_N))
+        return self._compute_purities(order, points, confidence)
+
+    def _compute_purities(self, order: Int64s, points: Sequence[int], confidence: float = CONFIDENCE) -> list[Estimate]:
+        right_N, cluster_N = self.correct_N[order], self.cluster_N
+        ordered_N = None if cluster_N is None else cluster_N[order]
+        return compute_top_purities(right_N, points, ordered_N, confidence=confidence)
+
+    def among_selected(self, arm: str, confidence: float = CONFIDENCE) -> Estimate:
+        """Return the share of right labels of an arm's graded rows; NaN for none."""
+        rows: Judged | Graded | None = self.among.get(arm)
+        if rows is None:
+            rows = self.subset(np.isin(self.row_ids_N, self.selected[arm]))
+        return compute_share_right(rows.correct_N, rows.cluster_N, confidence=confidence)
+
+    def above(self, function: str, threshold_G: Float64s, out_M: Int64s) -> Int64s:
+        """Count wrong and right rows at or above each of ascending thresholds of the raw score, int64 [2, G].
+
+        Unparsed rows and the row ids ``out_M`` are left out.
+        """
+        raw_N = self.scores[function].raw_N
+        may_N = self.parsed_N & (raw_N > LOWEST) & ~np.isin(self.row_ids_N, out_M)
+        kept_2 = (np.sort(raw_N[may_N & right_N]) for right_N in (~self.correct_N, self.correct_N))
+        return np.stack([len(kept) - np.searchsorted(kept, threshold_G, side="left") for kept in kept_2])
 
 
-def judge(labels: TableRef, grades: TableRef, functions: Iterable[str]) -> Judged:
-    """Return the graded rows of scored labels, with the scores of trust functions whose columns the labels have."""
-    graded = read_grades(grades)
-    present = io.open_table(labels).schema.names
-    read = {name: trust for name in functions if set((trust := get_trust(name, 0)).features) <= set(present)}
-    columns = dict.fromkeys(["row_id", "label", *(feature for trust in read.values() for feature in trust.features)])
-    table = io.read(labels, columns=list(columns), filter=io.make_answered_filter(labels))
+class ScoredLabels(NamedTuple):
+    """Answered rows of scored labels."""
+
+    row_ids_N: Int64s
+    label_N: pa.ChunkedArray
+    scores: dict[str, FunctionScores]
+
+    @property
+    def parsed_N(self) -> Bools:
+        """Whether each row's label could be read."""
+        return np.asarray(self.label_N.is_valid().to_numpy())
+
+
+def read_scores(labels: TableRef, functions: Iterable[str], *, share: float = 1.0, seed: int = 0) -> ScoredLabels:
+    """Return the answered rows, or a share of them, with the scores of functions whose columns the labels have.
+
+    Rows are drawn by a hash of their ids. A large table is read in Ray tasks.
+    """
+    schema = io.open_table(labels).schema
+    read = {name: trust for name in functions if set((trust := get_trust(name, 0)).features) <= set(schema.names)}
+    names = dict.fromkeys(["row_id", "label", *(feature for trust in read.values() for feature in trust.features)])
+    columns, answered = {name: f"`{name}`" for name in names}, io.make_answered_filter(labels)
+
+    def draw(fragments: Sequence[int] | None) -> list[pa.RecordBatch]:
+        return [
+            batch.filter(pa.array(hash_unit(batch.column("row_id").to_numpy(), seed) < share))
+            for batch in scans.iter_table_batches(labels, columns, answered, fragments)
+        ]
+
+    batches = [batch for part in scans.map_fragments(labels, draw) for batch in part]
+    table = pa.Table.from_batches(batches) if batches else pa.schema(map(schema.field, names)).empty_table()
     batch = pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
-    places_N = locate_rows(table["row_id"].to_numpy(), graded.row_ids_N)
     scores = {}
     for name, trust in read.items():
-        raw_N = trust.raw_score(batch)
-        trust_N = np.nan_to_num(trust.score(batch).astype(np.float64), nan=0.0)[places_N]
-        scores[name] = FunctionScores(raw_N=fill_scores(raw_N)[places_N], trust_N=trust_N)
+        trust_N = np.nan_to_num(trust.score(batch).astype(np.float64), nan=0.0)
+        scores[name] = FunctionScores(raw_N=fill_scores(trust.raw_score(batch)), trust_N=trust_N)
+    return ScoredLabels(table["row_id"].to_numpy(), table["label"], scores)
+
+
+def judge(labels: TableRef, grades: TableRef, functions: Iterable[str], *, share: float = 1.0, seed: int = 0) -> Judged:
+    """Return the graded rows of :func:`read_scores`, ascending by row id."""
+    rows = read_scores(labels, functions, share=share, seed=seed)
+    graded = read_grades_among(grades, np.sort(rows.row_ids_N))
+    places_N = locate_rows(rows.row_ids_N, graded.row_ids_N)
+    scores = {
+        name: FunctionScores(raw_N=score.raw_N[places_N], trust_N=score.trust_N[places_N])
+        for name, score in rows.scores.items()
+    }
     return Judged(
         row_ids_N=graded.row_ids_N,
         correct_N=graded.correct_N,
-        parsed_N=table["label"].is_valid().to_numpy()[places_N],
+        parsed_N=rows.parsed_N[places_N],
         scores=scores,
         question_N=graded.question_N,
         cluster_N=graded.cluster_N,
@@ -207,93 +292,3 @@ def draw_rows(table: TableRef, row_ids_N: Int64s, columns: Sequence[str], seed: 
 def fill_scores(raw_N: Scores) -> Float64s:
     """Return raw scores as float64, with ``LOWEST`` for rows without a score."""
     return np.asarray(np.nan_to_num(raw_N.astype(np.float64), nan=LOWEST, posinf=-LOWEST, neginf=LOWEST))
-
-
-class Cells(NamedTuple):
-    """Counts of ranked graded rows by cell, the best cell first."""
-
-    counts_2G: Int64s
-    """Numbers of wrong and right rows, [2, G]."""
-    cluster_G: Int64s | None = None
-    """Cluster of each cell, if each cell is one row (``splits.group``)."""
-
-    def purities(self, points: Sequence[int], confidence: float = CONFIDENCE) -> list[Estimate]:
-        """Return the share of right rows among the first n rows, for each n of ``points``."""
-        return compute_cell_purity(self.counts_2G, points, cluster_G=self.cluster_G, confidence=confidence)
-
-
-@dataclass(frozen=True, kw_only=True)
-class InMemory:
-    """Graded rows in memory; ``selected`` has the row ids, by rank, of each arm that selected from these rows."""
-
-    judged: Judged
-    selected: Mapping[str, Int64s]
-    seed: int
-
-    def __len__(self) -> int:
-        return len(self.judged)
-
-    @property
-    def functions(self) -> list[str]:
-        """The trust functions with scores."""
-        return [*self.judged.scores]
-
-    @property
-    def share_right(self) -> Estimate:
-        """The share of right labels; NaN if there are no rows."""
-        return self.judged.share_right()
-
-    @property
-    def parsed(self) -> "InMemory":
-        """The rows whose label could be read; only these can be selected by trust."""
-        return replace(self, judged=self.judged.readable)
-
-    @property
-    def all(self) -> "InMemory":
-        """All rows; unparsed ones have the lowest score and trust 0, as in selection."""
-        rows, scores = self.judged, {}
-        for name, s in rows.scores.items():
-            raw_N, trust_N = np.where(rows.parsed_N, s.raw_N, LOWEST), np.where(rows.parsed_N, s.trust_N, 0.0)
-            scores[name] = FunctionScores(raw_N=raw_N, trust_N=trust_N)
-        return replace(self, judged=replace(rows, scores=scores))
-
-    @property
-    def sample(self) -> Judged:
-        """All rows (of a pool on a grid: about ``curation.report.pool_grid.SAMPLE_ROWS``)."""
-        return self.judged
-
-    def raw(self, function: str) -> Float64s:
-        """Return the raw scores of the parsed rows of ``sample``, float64 [N]."""
-        return np.asarray(self.judged.scores[function].raw_N[self.judged.parsed_N])
-
-    def of(self, function: str) -> Judged:
-        """Return the rows with a function's scores (on a grid an entry may represent several: ``Judged.weight_N``)."""
-        return self.judged
-
-    def ranked(self, arm: str) -> Cells:
-        """Return the rows by an arm's preference, its selected rows first, by rank."""
-        return self._make_cells(rank_for_arm(self.judged, arm, self.selected.get(arm, np.zeros(0, int)), self.seed))
-
-    def by_score(self, function: str) -> Cells:
-        """Return the rows by score, the highest first."""
-        draw_N = hash_unit(self.judged.row_ids_N, self.seed)
-        return self._make_cells(np.lexsort((draw_N, -self.judged.scores[function].raw_N)))
-
-    def _make_cells(self, order: Int64s) -> Cells:
-        right_N, cluster_N = self.judged.correct_N[order], self.judged.cluster_N
-        return Cells(np.stack([~right_N, right_N]).astype(np.int64), None if cluster_N is None else cluster_N[order])
-
-    def among_selected(self, arm: str) -> Estimate:
-        """Return the share of right labels of an arm's graded rows; NaN for none."""
-        return self.judged.subset(np.isin(self.judged.row_ids_N, self.selected[arm])).share_right()
-
-    def above(self, function: str, threshold_G: Float64s, out_M: Int64s) -> Int64s:
-        """Count wrong and right rows at or above each of ascending thresholds of the raw score, int64 [2, G].
-
-        Unparsed rows and the row ids ``out_M`` are left out.
-        """
-        rows = self.judged
-        raw_N = rows.scores[function].raw_N
-        may_N = rows.parsed_N & (raw_N > LOWEST) & ~np.isin(rows.row_ids_N, out_M)
-        kept_2 = (np.sort(raw_N[may_N & right_N]) for right_N in (~rows.correct_N, rows.correct_N))
-        return np.stack([len(kept) - np.searchsorted(kept, threshold_G, side="left") for kept in kept_2])

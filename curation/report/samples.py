@@ -15,10 +15,9 @@ from curation.domains import attempt
 from curation.hashing import derive
 from curation.json_types import Json
 from curation.refs import TableRef
-from curation.report.pool_grid import GradedSet
 from curation.report.record import GenerationRecord, RunInputs
-from curation.report.rows import InMemory
-from curation.tables import io, schemas
+from curation.report.rows import Judged, read_scores
+from curation.tables import io
 from curation.trust import get_trust
 
 DRAWN = 1024
@@ -37,7 +36,7 @@ class Drawing(NamedTuple):
 
 
 def collect_samples(
-    run: RunInputs, record: GenerationRecord, arm: str, selected_M: Int64s, measured: Mapping[str, GradedSet]
+    run: RunInputs, record: GenerationRecord, arm: str, selected_M: Int64s, measured: Mapping[str, Judged]
 ) -> Json | None:
     """Return rows by kind (``selected``, ``rejected``, ``wrong``, ``unparsed``); ``None`` if ``report_rows`` is 0.
 
@@ -63,31 +62,26 @@ def collect_samples(
     return {"arm": arm, "kinds": kinds, "wrong_in": where}
 
 
-def _draw_others(pool: Drawing, selected_M: Int64s, num: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
+def _draw_others(pool: Drawing, selected_M: Int64s, num: int, rng: np.random.Generator) -> tuple[list[int], ...]:
     """Return ids of rows that were not selected, and of rows whose label could not be read, at most ``num`` of each."""
-    table = io.open_table(pool.labels)
-    total = table.count_rows()
-    columns = ["row_id", "label", "error", *([schemas.DROPPED] if schemas.DROPPED in table.schema.names else [])]
-    places = np.arange(total) if total <= DRAWN else np.unique(rng.integers(0, total, DRAWN))
-    drawn = table.take(places, columns=columns)
-    drawn = drawn.filter(schemas.find_answered(drawn))
-    ids_N, parsed_N = drawn["row_id"].to_numpy(), drawn["label"].is_valid().to_numpy()
+    answered = io.make_answered_filter(pool.labels)
+    share = min(1.0, DRAWN / max(io.count(pool.labels, answered), 1))
+    rows = read_scores(pool.labels, [], share=share, seed=int(rng.integers(1 << 62)))
+    ids_N, parsed_N = rows.row_ids_N, rows.parsed_N
     unparsed = ids_N[~parsed_N].tolist()
     if len(unparsed) < num:  # rare: take the first ones
-        rare = f"label IS NULL AND {io.make_answered_filter(pool.labels)}"
-        first = table.to_table(columns=["row_id"], filter=rare, limit=num)["row_id"].to_pylist()
-        unparsed = list(dict.fromkeys([*unparsed, *first]))
+        first = io.open_table(pool.labels).to_table(["row_id"], f"label IS NULL AND {answered}", limit=num)
+        unparsed = list(dict.fromkeys([*unparsed, *first["row_id"].to_pylist()]))
     rejected = ids_N[parsed_N & ~np.isin(ids_N, selected_M)].tolist()
-    first, second = ([ids[place] for place in rng.permutation(len(ids))[:num]] for ids in (rejected, unparsed))
-    return first, second
+    return tuple([ids[place] for place in rng.permutation(len(ids))[:num]] for ids in (rejected, unparsed))
 
 
-def _find_wrong(measured: Mapping[str, GradedSet], function: str, num: int) -> tuple[str, list[int]]:
-    """Return a set's name and the ids of its most trusted wrong rows; skip a pool on a grid, which holds no rows."""
+def _find_wrong(measured: Mapping[str, Judged], function: str, num: int) -> tuple[str, list[int]]:
+    """Return a set's name and the ids of its most trusted wrong rows."""
     for where in ("pool", "validation"):
         rows = measured.get(where)
-        if isinstance(rows, InMemory) and function in rows.judged.scores:
-            wrong = rows.judged.readable
+        if rows is not None and function in rows.scores:
+            wrong = rows.readable
             wrong = wrong.subset(~wrong.correct_N)
             order = np.argsort(-wrong.scores[function].raw_N, kind="stable")[:num]
             return where, wrong.row_ids_N[order].tolist()

@@ -23,7 +23,7 @@ from curation.json_types import Json, JsonView
 from curation.metrics.estimates import NO_ROWS, NORMAL_QUANTILE
 from curation.refs import TableRef
 from curation.registry import DOMAINS
-from curation.report.headline import format_difference, name_of
+from curation.report.headline import describe_name, format_difference
 from curation.report.measures import compute_share
 from curation.report.record import BASE, GROUND_TRUTH, TEACHER
 
@@ -189,7 +189,7 @@ def explain_withheld(arms: Sequence[JsonView]) -> str | None:
     trained = [arm for arm in arms if arm.get("rows_trained") is not None]
     found = []
     for key, words in ALIKE.items():
-        values = {name_of(arm): arm[key] for arm in trained if arm.get(key) is not None}
+        values = {describe_name(arm["name"]): arm[key] for arm in trained if arm.get(key) is not None}
         if len(set(values.values())) > 1:
             texts = [f"{name} {v:,}" if isinstance(v, int) else f"{name} {v}" for name, v in values.items()]
             found.append(f"{words}: {', '.join(texts)}")

@@ -31,25 +31,15 @@ from curation.report.control import compute_chance, measure_control, measure_opt
 from curation.report.evidence import (
     CONFIDENCE,
     Evidence,
-    GoldStudent,
-    LabelsSeen,
     Material,
-    Repeats,
-    Unread,
     foresee_purity,
     weigh,
 )
+from curation.report.headline import say
 from curation.report.near_copies import MOST_ROWS, NearCopies, find_near_copies, read_questions
-from curation.report.pool_grid import GradedSet
 from curation.report.record import GROUND_TRUTH, GenerationRecord, RunInputs
-from curation.report.rivals import (
-    compare_with_signal,
-    describe_trust,
-    describe_winner,
-    find_best_signal,
-    make_rival_entry,
-)
-from curation.report.rows import InMemory, Judged
+from curation.report.rivals import compare_with_signal, find_best_signal, make_rival_entry
+from curation.report.rows import Judged
 from curation.tables import io
 
 LOOKED_AT, CHARACTERS = 2_000, 40
@@ -65,17 +55,19 @@ class MeasuredRows:
     record: GenerationRecord
     judged: Mapping[str, Judged]
     """Graded rows by split, without the pool."""
-    pool: GradedSet | None
+    pool: Judged | None
     """Graded pool, or ``None`` without an audit set."""
     selected: Mapping[str, pa.Table]
     """Rows of each arm (``curation.report.rows.read_selected_rows``)."""
     num_pool: int
+    share: float
+    """Share of the pool's labelled rows that are measured one by one."""
 
     @cached_property
-    def sets(self) -> dict[str, GradedSet]:
+    def sets(self) -> dict[str, Judged]:
         """The non-empty sets of rows: validation rows, held out from the fits of all functions, and a graded pool."""
         held = self.judged["source"].held_out(self.judged["source"].scores, self.run.seed)
-        found = {"validation": InMemory(judged=held, selected={}, seed=self.run.seed), "pool": self.pool}
+        found = {"validation": held, "pool": self.pool}
         return {name: rows for name, rows in found.items() if rows is not None and len(rows)}
 
     @property
@@ -113,7 +105,7 @@ def collect_evidence(
         Material(
             arm=arm,
             function=function,
-            validation=InMemory(judged=held, selected={}, seed=run.seed) if held is not None and len(held) else None,
+            validation=held if held is not None and len(held) else None,
             pool=rows.sets.get("pool"),
             source=known,
             selected_trust_M=trust_M[drawn_M],
@@ -125,8 +117,7 @@ def collect_evidence(
             is_divided=is_divided(record.budget),
             repeats=None
             if fit.get("num_repeats") is None
-            else Repeats(num_rows=fit["num_fit"] + fit["num_repeats"], num_questions=fit["num_fit"]),
-            selected_repeats=Repeats(**{name: record.formats[arm][name] for name in ("num_rows", "num_questions")}),
+            else {"num_rows": fit["num_fit"] + fit["num_repeats"], "num_questions": fit["num_fit"]},
             groups=tuple(run.groups),
             near=near,
             cluster_M=cluster_M,
@@ -140,25 +131,25 @@ def collect_evidence(
         seed, parsed = run.seed, held.readable
         control = measure_control(examples, run.domain, parsed, function, share, seed=seed, confidence=CONFIDENCE)
     given, num = varied["pool"], varied["arms"][arm]["num_labels"]
-    labels_seen = LabelsSeen(num_labelled=given["num_rows"], num_given=given["num_labels"], num_selected=num)
+    seen = {"num_labelled": given["num_rows"], "num_given": given["num_labels"], "num_selected": num}
     student = _describe_gold_student(students, record, run.config)
-    return replace(found, control=control, labels=labels_seen, classes=as_evidence(classes), gold_student=student)
+    return replace(found, control=control, labels=seen, classes=as_evidence(classes), gold_student=student)
 
 
-def _describe_gold_student(students: Json, record: GenerationRecord, config: JsonView) -> GoldStudent | None:
+def _describe_gold_student(students: Json, record: GenerationRecord, config: JsonView) -> Json | None:
     """Return the student of ground truth, if both it and its base were tested."""
     arm = next((arm for arm in students["arms"] if arm["name"] == GROUND_TRUTH), None)
     training = record.training.get(GROUND_TRUTH)
-    if arm is None or training is None or (gain := arm["against_base"]) is None:
+    if arm is None or training is None or arm["against_base"] is None:
         return None
     steps = training.get("curves", {}).get("step")
-    return GoldStudent(
-        gain=Estimate(value=gain["difference"], low=gain["low"], high=gain["high"], n=gain["n"]),
-        rows=arm["rows_trained"],
-        epochs=arm["epochs"],
-        steps=round(steps[-1]) if steps else None,
-        learning_rate=(config.get("student") or {}).get("learning_rate"),
-    )
+    return {
+        "gain": arm["against_base"],
+        "rows": arm["rows_trained"],
+        "epochs": arm["epochs"],
+        "steps": round(steps[-1]) if steps else None,
+        "learning_rate": (config.get("student") or {}).get("learning_rate"),
+    }
 
 
 def _find_near_copies(
@@ -178,18 +169,18 @@ def _find_near_copies(
     )
 
 
-def _count_unread(record: GenerationRecord) -> Unread:
+def _count_unread(record: GenerationRecord) -> Json:
     """Count the pool's labels that could not be read, and list the most frequent of the first ones."""
     counts, labels = record.label_counts["pool"], io.open_table(record.labels["pool"])
     columns, unread_rows = ["completion"], "label IS NULL AND error IS NULL"
     texts = labels.to_table(columns=columns, filter=unread_rows, limit=LOOKED_AT) if counts["unparsed"] else None
     answers = [] if texts is None else texts["completion"].to_pylist()
     found = Counter(" ".join((text or "").split())[:CHARACTERS] for text in answers)
-    return Unread(
-        num_rows=counts["rows"] - sum(counts["errors"].values()),
-        num_unread=counts["unparsed"],
-        writings=tuple(text for text, _ in found.most_common(3)),
-    )
+    return {
+        "num_rows": counts["rows"] - sum(counts["errors"].values()),
+        "num_unread": counts["unparsed"],
+        "writings": [text for text, _ in found.most_common(3)],
+    }
 
 
 def foresee_purities(rows: MeasuredRows, num_candidates: int) -> dict[str, Estimate | None]:
@@ -237,9 +228,9 @@ def trust_tables(rows: MeasuredRows) -> Json:
     for name, graded in rows.sets.items():
         result[name] = {}
         # There are fewer validation rows than pool rows: take the same share of them.
-        num_top = rows.record.n if name == "pool" else rows.scale_count(len(graded))
+        num_top = graded.scale(rows.record.n) if name == "pool" else rows.scale_count(len(graded))
         for view, seen, of in (
-            ("parsed", graded.parsed, source.readable.distinct),
+            ("parsed", graded.readable, source.readable.distinct),
             ("all", graded.all, source.distinct),
         ):
             if len(seen):
@@ -250,16 +241,16 @@ def trust_tables(rows: MeasuredRows) -> Json:
             may = function in ranked and num_top > 0
             found["against"] = {
                 what: make_rival_entry(compare_with_signal(graded, name, function, other, num_top, seed))
-                if may and other is not None and other != function and other in graded.parsed.functions
+                if may and other is not None and other != function and other in graded.scores
                 else None
                 for what, other in others.items()
             }
-    result["told"] = [describe_trust(fit.get("kind"), fit.get("choice"))]
+    result["told"] = say("trust", fit.get("kind"), fit.get("choice"))
     seen_in = {where: result[where]["parsed"] for where in ("pool", "validation") if "parsed" in result.get(where, {})}
     for where, table in seen_in.items():
         if REFERENCE_ARM in table["functions"]:
             found = table["functions"][REFERENCE_ARM]["against"]["best"]
-            result["told"] += [] if found is None else [describe_winner("trust", where, table["num_rows"], found)]
+            result["told"] += [] if found is None else say("winner", "trust", where, table["num_rows"], found)
             break
     return result
 
@@ -273,12 +264,12 @@ def measure_regimes(rows: MeasuredRows) -> tuple[list[Json], list[Json]]:
     sets, seed = rows.sets, rows.run.seed
     named = {"validation": ("ID", sets["validation"])} if "validation" in sets else {}
     for name, probe in rows.run.config["splits"]["probes"].items():
-        named[name] = (probe["regime"], InMemory(judged=rows.judged[f"probe-{name}"], selected={}, seed=seed))
+        named[name] = (probe["regime"], rows.judged[f"probe-{name}"])
     named |= {"pool": ("pool", sets["pool"])} if "pool" in sets else {}
     constant = rows.judged["source"].readable.distinct.share
     lines: list[Json] = []
     for name, (regime, graded) in named.items():
-        if len(seen := graded.parsed):
+        if len(seen := graded.readable):
             num_top = min(rows.scale_count(len(graded)), len(seen))
             found = measures.measure_regime(seen, REFERENCE_ARM, num_top, constant, seed)
             lines.append({"set": name, "regime": regime, **found})

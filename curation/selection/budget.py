@@ -46,11 +46,8 @@ class GradedScores(NamedTuple):
 class ReferenceScores(Protocol):
     """The reference arm's scores of the pool, read anew at each call."""
 
-    def raw(self) -> Float32s:
-        """Return the raw score of each row, NaN for one that is never selected, float32 [N]: 4 bytes a row."""
-
     def trust_of_all(self) -> Float32s:
-        """Return the trust in [0, 1] of each row in the same order, NaN as for ``raw``, float32 [N]: 4 bytes a row."""
+        """Return the trust in [0, 1] of each row, NaN for one that is never selected, float32 [N]: 4 bytes a row."""
 
     def ordered(self, floor: float | None = None) -> Streamed:
         """Return order statistics, which hold no score, of all raw scores or of those at or above ``floor``."""
@@ -84,12 +81,6 @@ class Pool:
     classes: Sequence[str] | None = None
     """The closed set of labels, or None if labels are open."""
     seed: int
-
-    @property
-    def raw_N(self) -> Float32s:
-        """Raw scores, read anew by :meth:`ReferenceScores.raw` of ``scores``."""
-        assert self.scores is not None, "declared"
-        return self.scores.raw()
 
     @property
     def trust_N(self) -> Float32s:

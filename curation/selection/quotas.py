@@ -8,7 +8,7 @@ import numpy.typing as npt
 from curation.arrays import Bools, Float64s, Int64s
 from curation.errors import BudgetError
 from curation.selection import Candidates, Cut
-from curation.selection.top_n import TopN
+from curation.selection.capped import walk_batches
 
 
 def assign_bins(difficulty_N: Float64s, num_bins: int) -> Int64s:
@@ -60,16 +60,14 @@ class ByStratum(ABC):
     """A selection rule with a quota per difficulty bin, in proportion to weights and never above the bin's size."""
 
     def cut(self, candidates: Candidates, budget: int, seed: int) -> Cut:
-        """Return each bin's top rows, by :class:`TopN` within the bin, ranked together."""
-        sizes_S, stratum_N = _count(candidates, np.isfinite(candidates.raw_score_N)), candidates.stratum_N
-        assert stratum_N is not None, "counted above"
-        chosen = [np.zeros(0, dtype=np.int64)]
-        for stratum, quota in enumerate(allocate(self.weights(candidates, sizes_S), sizes_S, budget).tolist()):
-            if quota:
-                chosen.append(TopN().cut(_select_candidates(candidates, stratum_N == stratum), quota, seed).row_ids_n)
-        return TopN().cut(
-            _select_candidates(candidates, np.isin(candidates.row_ids_N, np.concatenate(chosen))), budget, seed
-        )
+        """Return each bin's top rows, ranked together."""
+        stratum_N = candidates.stratum_N
+        assert stratum_N is not None, "curation.arms declares that the rule reads it"
+        sizes_S = _count(candidates, np.isfinite(candidates.raw_score_N))
+        quotas_S = allocate(self.weights(candidates, sizes_S), sizes_S, budget)
+        rows = (candidates.row_ids_N, candidates.raw_score_N, lambda place_M: stratum_N[place_M].astype(np.uint64))
+        taken = walk_batches([rows], budget, quotas_S, seed)
+        return Cut(row_ids_n=taken.row_ids_n, threshold=float(taken.score_n[-1]))
 
     @abstractmethod
     def weights(self, candidates: Candidates, sizes_S: Int64s) -> npt.ArrayLike:
@@ -105,7 +103,3 @@ class Matched(ByStratum):
 def _count(candidates: Candidates, which_N: Bools) -> Int64s:
     assert candidates.stratum_N is not None, "curation.arms declares that the rule reads it"
     return np.bincount(candidates.stratum_N[which_N], minlength=candidates.num_strata)
-
-
-def _select_candidates(candidates: Candidates, which_N: Bools) -> Candidates:
-    return Candidates(row_ids_N=candidates.row_ids_N[which_N], raw_score_N=candidates.raw_score_N[which_N])

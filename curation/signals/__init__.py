@@ -1,7 +1,7 @@
 """Signals: scores that arms need beyond the labelling pass, one float per pool row, in a column of the labels table.
 
 A signal asks a model further questions about a row and its weak label (paper, App. "Baseline Details"). Each is one
-file with one class and one line in ``curation.arms.TRUST``; :func:`curation.signals.measure.measure` asks, by any
+class and one line in ``curation.arms.TRUST``; :func:`curation.signals.measure.measure` asks, by any
 teacher.
 """
 
@@ -19,8 +19,8 @@ from curation.teachers import Request
 
 SIGNALS = {
     **{column: signal.made_by for column, signal in arms.find_signals(arms.ARMS).items()},
-    "judge": "curation.signals.judge:JudgeVerdict",  # grades, and never selects
-    "chosen_verdict": "curation.signals.judge:ChosenVerdict",  # likewise
+    "judge": "curation.signals.methods:JudgeVerdict",  # grades, and never selects
+    "chosen_verdict": "curation.signals.methods:ChosenVerdict",  # likewise
 }
 """The class of each built-in signal, by column of the labels table."""
 

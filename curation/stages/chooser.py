@@ -15,6 +15,7 @@ from curation.config import DomainConfig, SelectionConfig
 from curation.domains import attempt, get_domain
 from curation.domains.grading import read_grades
 from curation.domains.unseen_labels import SeenLabels, collect_seen_labels
+from curation.errors import RunFailedError
 from curation.features import features
 from curation.hashing import derive
 from curation.refs import ModelRef, TableRef
@@ -29,7 +30,7 @@ from curation.stages.gold import Gold, GoldTexts
 from curation.stages.pool_scores import Groups, PoolScores
 from curation.stages.rows import NO_IDS, find_places, read_id_bitmap, read_ids
 from curation.stages.selected import PART_ROWS
-from curation.stages.signal import LABELLED, describe_unread, make_missed_error
+from curation.stages.signal import LABELLED
 from curation.tables import io, scans
 from curation.tables.row_ids import find_missing_ids
 
@@ -45,7 +46,8 @@ class ChoiceInputs(Inputs):
     grades: In[TableRef | None]
     too_long: In[TableRef | None] = None  # type: ignore[assignment]
     repeats: In[TableRef | None] = None  # type: ignore[assignment]
-    """Pool rows whose question another pool row asks too (schema ``schemas.REPEATS``), or None if there are none."""
+    """Pool rows whose question another pool row asks too (schema ``schemas.REPEATS``), or None if there are none; of
+    each question, an arm selects the best row alone."""
     labelled: In[TableRef | None] = None  # type: ignore[assignment]
     """The source split with gold labels; pool labels that it lacks are unseen. If None, no label counts as unseen."""
     measured: ScoredSplit
@@ -53,7 +55,6 @@ class ChoiceInputs(Inputs):
     calibration: ScoredSplit | None
     domain: DomainConfig
     selection: SelectionConfig
-    """Arms and budget; ``repeats`` says whether one row of each question is selected, or all."""
     declared: Mapping[str, Any] = field(default_factory=dict)
     """Result of :func:`collect_declared`, so that a changed registry entry makes a new selection."""
     divided: Mapping[str, Inputs] = field(default_factory=dict)
@@ -77,7 +78,7 @@ def is_ranked_as_reference(arm: Arm, selection: SelectionConfig) -> bool:
 def select_measurable(choice: ChoiceInputs) -> tuple[ChoiceInputs, dict[str, str]]:
     """Return a selection by the arms whose signals have readable values, and by arm why each other one drops out.
 
-    ``RunFailedError`` is raised for an arm that the configuration does not let drop out.
+    ``RunFailedError`` is raised for the arm by which the budget is counted.
     """
     selection, dropped = choice.selection, dict[str, str]()
     names, count = io.open_table(choice.labels).schema.names, cache(partial(io.count, choice.labels))
@@ -86,10 +87,12 @@ def select_measurable(choice: ChoiceInputs) -> tuple[ChoiceInputs, dict[str, str
         if signal is None or signal.column not in names or count(f"`{signal.column}` IS NOT NULL"):
             continue
         if num_rows := count(LABELLED):
-            dropped[name] = describe_unread(num_rows)
-    for name, why in dropped.items():
-        if (key := selection.required_by(name)) is not None:
-            raise make_missed_error(name, key, why)
+            dropped[name] = f"none of {num_rows:,} rows gave a value that can be read"
+    if (reference := selection.budget.reference) in dropped:
+        raise RunFailedError(
+            f"the arm {reference} cannot be measured: {dropped[reference]}; selection.budget.reference names it: look "
+            "at the model and its answers, or name another arm"
+        )
     arms = tuple(name for name in selection.arms if name not in dropped)
     return replace(choice, selection=selection.model_copy(update={"arms": arms})), dropped
 
@@ -107,20 +110,10 @@ class SelectJob(ChoiceInputs):
         paths = {name: feature.division for name, feature in features().items()}
         return {name: load_code(path)(self) for name, path in paths.items() if path is not None}
 
-    @property
-    def repeated(self) -> TableRef | None:
-        """The repeated rows if only one row of each question is selected, else None."""
-        return self.repeats if self.selection.repeats == "one" else None
-
     @cached_property
     def seen(self) -> SeenLabels | None:
-        """The labels of the ``labelled`` rows, or None if no label counts as unseen."""
+        """The labels of the ``labelled`` rows, which rank first, or None if no label counts as unseen."""
         return None if self.labelled is None else collect_seen_labels(self.labelled, self.domain)
-
-    @property
-    def first(self) -> tuple[str, ...] | None:
-        """The labels whose rows rank before those of all others, if any do."""
-        return self.seen.labels if self.seen is not None and self.selection.unseen == "last" else None
 
     @property
     def gold(self) -> Gold:
@@ -211,11 +204,11 @@ class Chooser:
             seed=derive(job.seed, "draw"),
             parsed=arm.parsed,
             too_long=job.too_long,
-            repeats=job.repeated,
+            repeats=job.repeats,
             left_out=tuple(job.left_out.values()) if is_ranked_as_reference(arm, job.selection) else (),
             only=self._gold.labelled if arm.gold else None,
             unread_last=True,
-            seen=job.first if arm.ranked else None,
+            seen=job.seen.labels if arm.ranked and job.seen is not None else None,
         )
 
     def num_unread(self, arm: Arm, selected: TableRef) -> int:

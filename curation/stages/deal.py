@@ -4,7 +4,7 @@ Rows that cannot be used are counted by kind, reported, and refused if they are 
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -218,41 +218,23 @@ class SplitCounts:
     """Error rows by kind; in the audit table, remaining rows without a gold label or with an unusable solution."""
 
 
-def check_usable(
-    refs: Mapping[str, TableRef],
-    counts: Mapping[str, SplitCounts],
-    max_error_rate: float,
-    shown: Callable[[str], str] = lambda split: "",
-) -> None:
-    """Raise ``SourceError`` for a split with too many error rows, or an audit table without gold labels.
-
-    ``shown`` returns a description of the first bad rows of a split, for the message.
-    """
+def check_usable(refs: Mapping[str, TableRef], counts: Mapping[str, SplitCounts], max_error_rate: float) -> None:
+    """Raise ``SourceError`` for a split with too many error rows, or an audit table without gold labels."""
     for name, count in counts.items():
         if name == AUDIT:
             if count.errors.get("no_gold", 0) == count.rows:
-                raise SourceError(f"splits.audit: {shown(name)}{NO_AUDIT.format(rows=f'{count.rows:,}')}")
+                raise SourceError(f"splits.audit: {NO_AUDIT.format(rows=f'{count.rows:,}')}")
         else:
-            check_share("splits", refs[name], count, max_error_rate, split=name, shown=shown)
+            check_share("splits", refs[name], count, max_error_rate, split=name)
 
 
-def check_share(
-    section: str,
-    ref: TableRef,
-    count: SplitCounts,
-    max_error_rate: float,
-    *,
-    split: str = "",
-    shown: Callable[[str], str] = lambda split: "",
-) -> None:
+def check_share(section: str, ref: TableRef, count: SplitCounts, max_error_rate: float, *, split: str = "") -> None:
     """Raise ``SourceError`` if a table has a larger share of error rows than ``max_error_rate`` of this section."""
     num_bad = sum(count.errors.values())
     if num_bad > max_error_rate * count.rows:
-        first = shown(split)
         raise SourceError(
             f"{section}{'.' if split else ''}{split}: {num_bad:,} of {count.rows:,} rows cannot be used "
-            f"({describe_errors(count.errors)}), more than {section}.max_error_rate {max_error_rate}; "
-            f"{first}{'; ' if first else ''}`curate inspect "
+            f"({describe_errors(count.errors)}), more than {section}.max_error_rate {max_error_rate}; `curate inspect "
             f'{ref.uri} --where "error IS NOT NULL"` shows them; fix them, or raise the limit: then they are left out'
         )
 

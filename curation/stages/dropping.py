@@ -9,7 +9,7 @@ import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal, Self
+from typing import Self
 
 import lance
 import numpy as np
@@ -44,16 +44,6 @@ MEND_ADDED = (
 """Remedy that a message names if a split is added to a run."""
 
 
-def decide_fate(pair: OverlapRows, mode: str) -> Literal["refused", "dropped", "kept"]:
-    """Return the fate of rows whose question is in an earlier split too; ``refused`` ends the run.
-
-    A question may be in two splits that models and trust are only measured on.
-    """
-    if mode == "report" or (pair.kept.startswith(HELD_OUT) and pair.other.startswith(HELD_OUT)):
-        return "kept"
-    return "refused" if mode == "refuse" and (pair.kept, pair.other) != ("source", "pool") else "dropped"
-
-
 @dataclass(frozen=True, kw_only=True)
 class SplitOverlap:
     """Rows of the split ``other`` whose question is in ``kept`` too, with counts by rule."""
@@ -72,8 +62,6 @@ class Overlap:
 
     pairs: list[SplitOverlap]
     dropped: dict[str, int]
-    repeats: dict[str, int]
-    """Rows by split that repeat an earlier one of the same split: the same text and set of options; all are kept."""
     uncompared: dict[str, dict[str, int]]
 
     @classmethod
@@ -87,8 +75,6 @@ class Overlap:
         for pair in self.pairs:
             rules = describe_rules(pair.rules)
             sentences.append(f"{pair.rows:,} rows of {pair.other} ask questions of {pair.kept} ({rules}): {pair.fate}")
-        repeats = self.repeats.items()
-        sentences += [f"{rows:,} rows of {split} repeat an earlier one: kept" for split, rows in repeats if rows]
         for split, problems in self.uncompared.items():
             if problems:
                 kinds = ", ".join(f"{kind} {rows:,}" for kind, rows in problems.items())
@@ -96,7 +82,7 @@ class Overlap:
         return sentences
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SettledOverlap:
     """Findings and actions of the comparison, with the ids of the rows to delete by table."""
 
@@ -117,7 +103,7 @@ class SettledOverlap:
         except FileNotFoundError:
             return None
         ids = {name: BitMap64.deserialize(base64.b64decode(text)) for name, text in content["row_ids"].items()}
-        return cls(overlap=Overlap.from_json(content["overlap"]), row_ids=ids)
+        return cls(Overlap.from_json(content["overlap"]), ids)
 
 
 def settle(
@@ -128,50 +114,51 @@ def settle(
     *,
     mend: str = MEND,
 ) -> SettledOverlap:
-    """Decide the fate of the rows found; errors show the ``columns`` of an example row and ``mend``, the remedy.
+    """Decide the fate of the rows found: splits that models and trust are only measured on may share them.
+
+    Errors show the ``columns`` of an example row and ``mend``, the remedy.
 
     Raises:
         SourceError: ``mode`` is ``refuse`` and two splits other than source and pool ask the same question, or a split
             loses all its rows.
     """
-    fates = [(pair, decide_fate(pair, mode)) for pair in compared.pairs]
-    if bad := [pair for pair, fate in fates if fate == "refused"]:
-        first, rule = bad[0], next(iter(bad[0].rules))
+    pairs: list[SplitOverlap] = []
+    gone: dict[str, BitMap64] = {}
+    refused: list[OverlapRows] = []
+    for pair in compared.pairs:
+        fate = "dropped"
+        if mode == "report" or (pair.kept.startswith(HELD_OUT) and pair.other.startswith(HELD_OUT)):
+            fate = "kept"
+        elif mode == "refuse" and (pair.kept, pair.other) != ("source", "pool"):
+            refused.append(pair)
+        else:
+            gone.setdefault(pair.other, BitMap64()).update(make_bitmap(pair.row_ids_M))
+        num_rows = len(pair.row_ids_M)
+        pairs.append(SplitOverlap(kept=pair.kept, other=pair.other, rows=num_rows, rules=pair.rules, fate=fate))
+    if refused:
+        first, rule = refused[0], next(iter(refused[0].rules))
         rows = zip((first.kept, first.other), first.example, strict=True)
         found = (io.take(refs[name], np.array([row]), columns[name]).to_pylist()[0] for name, row in rows)
         shown = " and ".join(dict.fromkeys(json.dumps(row, default=str) for row in found))
+        shared = "; ".join(
+            f"{pair.kept} and {pair.other} share questions, {len(pair.row_ids_M):,} rows of {pair.other} "
+            f"({describe_rules(pair.rules)})"
+            for pair in refused
+        )
         raise SourceError(
-            f"splits {describe_shared(bad)}; e.g. row {first.example[0]} of {first.kept} and row {first.example[1]} of "
+            f"splits {shared}; e.g. row {first.example[0]} of {first.kept} and row {first.example[1]} of "
             f"{first.other}, {WORDS[rule]}: {shown}; {mend}"
         )
-    gone: dict[str, BitMap64] = {}
-    dropped = [pair for pair, fate in fates if fate == "dropped"]
-    for pair in dropped:
-        gone.setdefault(pair.other, BitMap64()).update(make_bitmap(pair.row_ids_M))
     for name, ids in gone.items():
         healthy = io.count(refs[name], "error IS NULL")
         if len(ids) == healthy:
-            others = ", ".join(pair.kept for pair in dropped if pair.other == name)
+            others = ", ".join(pair.kept for pair in pairs if pair.other == name and pair.fate == "dropped")
             raise SourceError(
                 f"splits.{name}: splits.overlap: {mode} leaves none of its {healthy} usable rows, as each asks a "
                 f"question of {others}; take the split from rows that are in no other split"
             )
-    pairs = [
-        SplitOverlap(kept=pair.kept, other=pair.other, rows=len(pair.row_ids_M), rules=pair.rules, fate=fate)
-        for pair, fate in fates
-    ]
-    dropped_rows = {name: len(ids) for name, ids in gone.items()}
-    overlap = Overlap(pairs=pairs, dropped=dropped_rows, repeats=compared.repeats, uncompared=compared.uncompared)
-    return SettledOverlap(overlap=overlap, row_ids=gone)
-
-
-def describe_shared(pairs: Sequence[OverlapRows]) -> str:
-    """Return a description of pairs of splits that share questions, with counts of rows by rule."""
-    return "; ".join(
-        f"{pair.kept} and {pair.other} share questions, {len(pair.row_ids_M):,} rows of {pair.other} "
-        f"({describe_rules(pair.rules)})"
-        for pair in pairs
-    )
+    num_dropped = {name: len(ids) for name, ids in gone.items()}
+    return SettledOverlap(Overlap(pairs=pairs, dropped=num_dropped, uncompared=compared.uncompared), gone)
 
 
 def describe_rules(rules: Mapping[str, int]) -> str:

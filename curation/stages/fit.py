@@ -22,7 +22,6 @@ from curation.storage.paths import write_atomically
 from curation.tables import io
 from curation.tables.schemas import TOKEN_LOGPROBS
 from curation.trust import saved
-from train import course
 from train.recipe import parse_recipe
 from tune.space import Space
 
@@ -74,9 +73,15 @@ class FitTrust(Stage):
 
     def run(self, task: Task) -> Done:
         """Fit the trust function, or end the chain."""
+        from train.probes import ClosedLabels
+        from train.trust import fit_trust
+
         num_rows = io.count(self.labels)
+        closed = None if self.closed is None else ClosedLabels(tuple(self.closed.names), self.closed.examples)
+        how: Json = {"seed": self.seed, "output": task.directory, "closed": closed}
         try:
-            ref = self._fit(task)
+            with task.progress() as update, training(task, self.trust):
+                ref = fit_trust(self.function, self.labels, self.grades, self.trust, update=update, **how)
         except DegenerateSourceError as error:
             if self.teacher is None:
                 raise
@@ -87,24 +92,6 @@ class FitTrust(Stage):
         if (choice := fit["choice"]) is not None:
             task.say(choice["reason"])
         return Done(outputs=self.Made(trust=ref, fit=fit), rows=num_rows)
-
-    def _fit(self, task: Task) -> TrustRef:
-        from train.probes import ClosedLabels
-        from train.trust import fit_here
-
-        options = self.trust.options.get(self.function, {})
-        given = (self.labels, self.grades, self.trust)
-        how: Json = {"seed": self.seed, "output": task.directory}
-        if self.fit_by is None:
-            return fit_here(load_code(self.made_by), *given, **how, options=options)
-        fit_net, further = load_code(self.fit_by), {**how, **options}
-        if self.closed is not None:
-            further["closed"] = ClosedLabels(tuple(self.closed.names), self.closed.examples)
-        check_options("trust.options", fit_net, *given, **further)
-        notes = task.directory.with_name(f"{task.directory.name}.progress")
-        with task.progress() as update, course.followed(notes, update), training(task, self.trust):
-            found: TrustRef = fit_net(*given, **further)
-        return found
 
 
 def find_closed_classes(domain: DomainConfig, states: Sequence[str], examples: Table) -> LabelledClasses | None:
@@ -180,18 +167,14 @@ class Search(Stage):
         """Search, fit the best trust function on the whole source, and write the trials to the stage's directory."""
         from tune.fits import Fits
         from tune.objective import read_source
-        from tune.search import make_folds
         from tune.search import search as search_space
 
         tune, trust, seed = self.tune, self.trust.without(self.trust.RESOURCES), self.seed
         space, objective = _make_search(tune, trust, tuple(self.stored), self.share, self.risk)
-        source, num_left_out = read_source(self.labels, self.grades, space.inputs)
+        source, num_left_out = read_source(self.labels, self.grades, space.inputs, trust, seed)
         if num_left_out:
             task.say(f"{num_left_out:,} graded rows lack one of {', '.join(space.inputs)}; no trial reads them")
-        source = source.share(trust, seed)
         objective.check(source, seed)
-        one, every = make_folds(tune, seed)
-        objective.check_components(source, space, [(fold.number, fold.seed) for fold in (one, *every)])
         fits = Fits(source, objective, tune, task.directory)
         with task.progress() as update:
             found = search_space(fits, space, objective, tune, seed=seed, say=task.say, update=update)
@@ -226,15 +209,14 @@ class Search(Stage):
 def check_search(config: RunConfig, num_pool: int) -> None:
     """Raise ``ConfigError`` if the search's space has a bad point, or its metric needs something that the run lacks."""
     stored, share = list_stored_states(config), get_search_share(config, num_pool)
-    space, _ = _make_search(config.tune, config.fitting, stored, share, config.selection.budget.risk)
+    space, _ = _make_search(config.tune, config.trust, stored, share, config.selection.budget.risk)
     if config.tune.search == "grid":
         next(space.grid())
 
 
 def list_stored_states(config: RunConfig) -> tuple[str, ...]:
     """Return the names of the states, and ``token_logprobs`` if a run has it, of the source split's labels."""
-    states = config.fitting.states if config.fitting.states == ("pca",) else config.teacher.states
-    return (*states, *([TOKEN_LOGPROBS] if config.teacher.token_logprobs else []))
+    return (*config.teacher.states, *([TOKEN_LOGPROBS] if config.teacher.token_logprobs else []))
 
 
 def get_search_share(config: RunConfig, num_pool: int) -> float | None:

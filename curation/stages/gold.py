@@ -47,15 +47,6 @@ class WeakFormat(NamedTuple):
     num_rows: int
 
 
-class Taught(NamedTuple):
-    """The completion that a gold arm trains on for a row."""
-
-    label: str
-    completion: str
-    source: str
-    """The source, as in ``schemas.SELECTION``; a right weak completion also serves as its row's rollout."""
-
-
 def measure_weak_format(pool: TableRef, labels: TableRef, domain: DomainConfig, *, seed: int) -> WeakFormat:
     """Return the format of the weak completions, from a seeded sample of the rows whose label could be read."""
     ids_M, readable = NO_IDS, "error IS NULL AND label IS NOT NULL"
@@ -123,8 +114,11 @@ class Gold:
         samples = self._texts.samples
         return self.right if samples is None else self.right | read_id_bitmap(samples, "completion IS NOT NULL")
 
-    def taught(self, row_ids_n: Int64s, examples: list[Example], domain: Domain) -> list[Taught]:
-        """Return completions to train on for rows that can be taught, in their order."""
+    def taught(self, row_ids_n: Int64s, examples: list[Example], domain: Domain) -> dict[str, list[str]]:
+        """Return the columns of ``schemas.SELECTION`` that a gold arm trains on, for rows that can be taught.
+
+        A right weak completion also serves as its row's rollout.
+        """
         source = self._texts.source
         columns = ["gold", "solution"] if source == "solution" else ["gold"]
         rows = self._look_up(self._audit).take(row_ids_n, columns).to_pylist()
@@ -142,7 +136,7 @@ class Gold:
                 for place, text in zip(places.tolist(), drawn.to_pylist(), strict=True):
                     texts[place] = text
             sources = ["weak" if weak else "sample" for weak in weak_n.tolist()]
-        return [Taught(*values) for values in zip(golds, texts, sources, strict=True)]
+        return {"label": golds, "completion": texts, "completion_source": sources}
 
     def _look_up(self, ref: TableRef) -> io.Lookup:
         if ref not in self._lookups:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
-import numpy as np
 from pyroaring import BitMap64
 
 from curation import metrics
@@ -25,11 +24,9 @@ from curation.refs import TableRef
 from curation.report.rows import judge
 from curation.rundir.graph import Done, In, InEach, Stage, setting
 from curation.rundir.run import Task
-from curation.selection.risk import calibrate
 from curation.stages.label import RowShare
-from curation.stages.pool_scores import PoolScores
 from curation.stages.rows import read_ids
-from curation.tables import scans
+from curation.tables import io, scans
 from curation.tables.row_ids import find_missing_ids, include
 from curation.trust.parts import VALIDATION, assign_parts
 
@@ -153,29 +150,16 @@ class GoOn(Stage):
         return Done(outputs=made, rows=0)
 
     def read_signs(self) -> Signs:
-        """Return the signs of the first of ``functions`` that has scores in the ``source`` labels.
-
-        ``stop.risk`` certifies on validation rows; without it, the share is that of the run's risk budget, if any.
-        """
-        risk, budget = self.stop.risk, self.budget
+        """Return the signs of the first of ``functions`` that has scores in the ``source`` labels."""
         judged = judge(self.source, self.grades, tuple(self.functions))
         name = next(name for name in self.functions if name in judged.scores)
         is_held_N = assign_parts(judged.row_ids_N, self.trust, self.seed, unit_N=judged.cluster_N) == VALIDATION
-        rows, pool = judged.subset(is_held_N), PoolScores(labels=self.pool, trust=name, seed=self.seed)
-        parsed = rows.readable
-        certified = budget["n"] / pool.num_rows if budget["risk"] is not None and pool.num_rows else None
-        if risk is not None:
-            draws, ordered = rows.one_a_cluster, pool.ordered()
-            # Read as float32, like the pool's scores.
-            raw_M = np.where(draws.parsed_N, draws.scores[name].raw_N, -np.inf).astype(np.float32)
-            cut = calibrate(raw_M, draws.correct_N, ordered, **risk.model_dump(), seed=self.seed).threshold
-            num = 0 if cut is None else int(ordered.num_above([cut], inclusive=True)[0])
-            certified = num / pool.num_rows
+        parsed, num_rows = judged.subset(is_held_N).readable, io.count(self.pool, io.make_answered_filter(self.pool))
         compared = "calibration" if "calibration" in self.shift else "source"
         return Signs(
             function=name,
             auc=metrics.auc(parsed.scores[name].raw_N, parsed.correct_N, cluster_N=parsed.cluster_N),
-            certified=certified,
+            certified=self.budget["n"] / num_rows if self.budget["risk"] is not None and num_rows else None,
             compared=compared,
             shift=self.shift[compared],
         )

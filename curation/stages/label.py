@@ -19,7 +19,7 @@ from curation.json_types import Json
 from curation.label_columns import DOMAIN_NUMBERS, TOKEN_COLUMNS
 from curation.passes.job import PassOptions, PassResult
 from curation.passes.run import run_pass
-from curation.refs import ProjectionRef, TableRef, TrustRef
+from curation.refs import TableRef, TrustRef
 from curation.rundir.graph import Done, In, InEach, setting
 from curation.rundir.run import Task
 from curation.signals.measure import make_asks
@@ -76,8 +76,8 @@ class LabelCounts:
 class MakeLabels(AskModel):
     """A stage whose output is a labels table, written by a pass of a model.
 
-    With a ``projection``, the table has projections instead of the hidden states. With a ``sample``, it has the scores
-    of the ``fitted`` trust functions, and states only of the rows that the sample draws.
+    With a ``sample``, the table has the scores of the ``fitted`` trust functions, and states only of the rows that the
+    sample draws.
     """
 
     class Made(NamedTuple):
@@ -87,7 +87,6 @@ class MakeLabels(AskModel):
 
     examples: In[TableRef]
     domain: DomainConfig
-    projection: In[ProjectionRef | None] = None  # type: ignore[assignment]
     fitted: InEach[TrustRef] = field(default_factory=dict)  # type: ignore[arg-type]
     sample: dict[str, Any] | None = None
 
@@ -140,7 +139,7 @@ class Label(GatedStage, MakeLabels):
         shares = RowShare(**(self.share or {})).of
         return LabelJob(
             seed=self.seed,
-            reduction=make_reduction(self.projection, self.fitted, self.sample, self.examples, shares),
+            reduction=make_reduction(self.fitted, self.sample, self.examples, shares),
             asks=make_asks(self.signals, task.directory, task.manifest.attempts),
             gate=self.gate,
             **self.labels_fields(task),

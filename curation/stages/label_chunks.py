@@ -26,7 +26,7 @@ from curation.signals.measure import Ask, Values, measure
 from curation.stages.both_orders import SecondAnswers, ask_other_order, list_added_columns
 from curation.stages.deal import find_schema_problem
 from curation.stages.gating import GateRule, LabelGate
-from curation.stages.reduce import Reduction
+from curation.stages.reduce import ScoredOnly
 from curation.tables import commits, schemas
 from curation.teachers import Teacher
 from curation.teachers.completions import count_clipped, error_batch
@@ -41,7 +41,7 @@ class LabelsJob(Job):
     """A job that writes the labels table of a table of examples (schema ``schemas.make_examples_schema``)."""
 
     labels_uri: str
-    reduction: Reduction | None = None
+    reduction: ScoredOnly | None = None
     """The reduction to store in place of the hidden states, or None to store all states."""
 
     def full_schema(self, state_size: int) -> pa.Schema:

@@ -45,17 +45,6 @@ class Limit(Inputs):
     completions: bool | Literal["both"] = True
     """Whether completions count, or only prompts; ``both`` counts the longer of a row's two options."""
 
-    def words(self, num_weak: int, num_gold: int) -> str:
-        """Return a description of what the limit counts, with the numbers of rows that are too long."""
-        if not self.completions:
-            return "in their prompt"
-        if self.completions == "both":
-            return "with prompt, the longer answer and end token"
-        return (
-            f"with prompt, completion and end token ({num_weak:,} with the weak completion, {num_gold:,} with the gold "
-            "one)"
-        )
-
     def allows(self, prompt: str, completion: str) -> bool:
         """Return whether prompt, completion and end token together are within the limit."""
         tokenizer = _load_tokenizer(self.student)
@@ -149,8 +138,8 @@ def find_too_long(job: MeasureLength, uri: str, *, solutions: bool = False, prog
         shortest = min(part.shortest for part in found if part.shortest is not None)
         raise SourceError(
             f"student.max_length: all {num_rows:,} labelled rows of the {job.split} split have more than "
-            f"{job.limit.max_length:,} tokens {job.limit.words(num_weak, num_gold)}, so that no student can be "
-            f"trained; the shortest needs {shortest:,}: raise student.max_length"
+            f"{job.limit.max_length:,} tokens as a student reads them, so that none can be trained; the shortest needs "
+            f"{shortest:,}: raise student.max_length"
         )
     return TooLong(
         table=io.write(rows, uri),

@@ -33,7 +33,7 @@ class ComputeNumbers(Stage):
     prepare_counts: Json
     overlap: Json
     record: GenerationRecord
-    revision: int = 2  # evidence says whether rows are divided
+    revision: int = 3  # a sample of a large pool instead of a grid
     find_groups: Callable[[], Sequence[PossibleGroups]] = setting()
     """Function that finds columns of the files that may divide rows into groups."""
     made_by: Json = setting()

@@ -5,8 +5,7 @@ another order, or with another distractor, is a leak too. The rule :func:`curati
 expressed as equality of keys, 128-bit digests of the text and two options, so that no rows are compared in pairs.
 
 Ray tasks make the keys. The first halves of the keys of all splits but the pool form one sorted index in Ray's object
-store, and the pool's keys are streamed past it; the driver sees only rows that are in two splits. One number per pool
-row is kept, also in the object store, to count rows that repeat an earlier one.
+store, and the pool's keys are streamed past it; the driver sees only rows that are in two splits.
 """
 
 import hashlib
@@ -30,8 +29,6 @@ from curation.tables import io
 
 TASK_ROWS = 100_000
 """The number of rows that a task reads, or one fragment if that has more."""
-BUCKET_ROWS = 1 << 25
-"""The number of pool rows whose repetitions one task counts, which takes 256 MiB."""
 _ORDER = ("test", "calibration", "probe-", "shots", "source", "adapt", "pool")
 
 
@@ -54,24 +51,18 @@ class OverlapRows:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The result of a comparison: matches by pair of splits, and repetitions within each split."""
+    """The result of a comparison: matches by pair of splits, and rows without an identity by split and kind."""
 
     pairs: list[OverlapRows]
-    repeats: dict[str, int]
     uncompared: dict[str, dict[str, int]]
 
 
-class _Entries(NamedTuple):
-    """Keys of rows, one entry per key: [K]."""
-
-    row_ids_K: Int64s
-    rule_K: npt.NDArray[np.uint8]
-    high_K: Uint64s
-    low_K: Uint64s
-
-    def taken(self, places: Int64s) -> "_Entries":
-        """Return the entries at these positions."""
-        return _Entries(self.row_ids_K[places], self.rule_K[places], self.high_K[places], self.low_K[places])
+_KEY = np.dtype([("high", "<u8"), ("low", "<u8")])
+"""The halves of a digest."""
+_ENTRY = np.dtype([("row_id", np.int64), ("rule", np.uint8), *_KEY.descr])
+"""A key of a row, by one of the ``RULES``."""
+_Entries = npt.NDArray[np.void]
+_NONE: _Entries = np.empty(0, dtype=_ENTRY)
 
 
 class _Fragments(NamedTuple):
@@ -98,42 +89,28 @@ def find(
         name: [_Fragments(ref, domains[name], group) for group in iter_fragment_groups(ref)]
         for name, ref in refs.items()
     }
-    task = _make_remote(_collect_keys, 3)
+    task = _make_remote(_collect_keys, 2)
     known = {name: [task.remote(part) for part in parts[name]] for name in names[:-1]}
     highs = {name: [task[0] for task in tasks] for name, tasks in known.items()}
     sizes = [len(tasks) for tasks in highs.values()]
     index, within = _make_remote(_build_index, 2).remote(sizes, *itertools.chain.from_iterable(highs.values()))
-    num_buckets = 1 + io.count(refs[last]) // BUCKET_ROWS
-    task = _make_remote(_find_matches, 2 + num_buckets)
-    streamed = [task.remote(part, index, num_buckets) for part in parts[last]]
-    entries = {last: _join_entries(ray.get([task[0] for task in streamed]))}
-    shared_K = np.union1d(ray.get(within), entries[last].high_K)
-    task, shared = _make_remote(_find_matches, 2), ray.put(shared_K)
+    task = _make_remote(_find_matches, 2)
+    streamed = [task.remote(part, index) for part in parts[last]]
+    entries = {last: np.concatenate([_NONE, *ray.get([task[0] for task in streamed])])}
+    shared_K = np.union1d(ray.get(within), entries[last]["high"])
+    shared = ray.put(shared_K)
     for name in names[:-1]:
-        matched = [task.remote(part, shared, 0) for part in parts[name]] if len(shared_K) else []
-        entries[name] = _join_entries(ray.get([task[0] for task in matched]))
+        matched = [task.remote(part, shared) for part in parts[name]] if len(shared_K) else []
+        entries[name] = np.concatenate([_NONE, *ray.get([task[0] for task in matched])])
     counted = {name: [task[1] for task in tasks] for name, tasks in {**known, last: streamed}.items()}
-    sets = {name: [[task[2] for task in tasks]] for name, tasks in known.items()}
-    sets[last] = [[task[2 + bucket] for task in streamed] for bucket in range(num_buckets)]
-    count = _make_remote(_count_repeats, 1)
-    repeats = {name: sum(ray.get([count.remote(*hashes) for hashes in buckets])) for name, buckets in sets.items()}
     uncompared = {name: dict(sum(ray.get(tasks), Counter[str]()).most_common()) for name, tasks in counted.items()}
     for name, problems in uncompared.items():
         _require_some(name, problems, refs[name])
     pairs = _find_pairs(sorted(names, key=lambda name: name not in dealt), entries)
     return Compared(
         pairs=[pair for pair in pairs if pair.other not in dealt],
-        repeats={name: rows for name, rows in repeats.items() if name not in dealt},
         uncompared={name: problems for name, problems in uncompared.items() if name not in dealt},
     )
-
-
-def find_shared(names: Sequence[str], questions: Mapping[str, Sequence[tuple[int, "Digests"]]]) -> list[OverlapRows]:
-    """Compare questions of small splits, by ids and digests of their rows; the first of ``names`` keeps a question."""
-    near = [_split_digests(digests.near())[0] for of in questions.values() for _, digests in of]
-    index_K = np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *near]))
-    hits = {name: _find_hits(of, index_K) if of else _join_entries([]) for name, of in questions.items()}
-    return _find_pairs(names, hits)
 
 
 def _require_some(split: str, problems: Mapping[str, int], ref: TableRef) -> None:
@@ -212,24 +189,20 @@ def _digest(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
-def _split_digests(digests: Sequence[bytes]) -> tuple[Uint64s, Uint64s]:
-    halves_K2 = np.frombuffer(b"".join(digests), dtype="<u8").reshape(-1, 2)
-    return halves_K2[:, 0].copy(), halves_K2[:, 1].copy()
+def _to_keys(digests: Sequence[bytes]) -> npt.NDArray[np.void]:
+    return np.frombuffer(b"".join(digests), dtype=_KEY)
 
 
-def _collect_keys(part: _Fragments) -> tuple[Uint64s, Counter[str], Uint64s]:
-    """Return distinct first halves of keys, counts of rows without an identity by kind, and a hash of each question."""
+def _collect_keys(part: _Fragments) -> tuple[Uint64s, Counter[str]]:
+    """Return distinct first halves of keys, and counts of rows without an identity by kind."""
     domain, problems = get_domain(part.domain), Counter[str]()
     near: list[bytes] = []
-    sets: list[bytes] = []
     for _, identity, problem in _iter_identities(part, domain):
         if identity is None:
             problems[get_error_kind(problem)] += 1
             continue
-        digests = Digests(domain.name, identity)
-        near += digests.near()
-        sets.append(digests.permuted())
-    return np.unique(_split_digests(near)[0]), problems, _split_digests(sets)[0]
+        near += Digests(domain.name, identity).near()
+    return np.unique(_to_keys(near)["high"]), problems
 
 
 def _build_index(sizes: Sequence[int], *highs: Uint64s) -> tuple[Uint64s, Uint64s]:
@@ -241,71 +214,46 @@ def _build_index(sizes: Sequence[int], *highs: Uint64s) -> tuple[Uint64s, Uint64
     return all_K[np.append(True, ~repeated_K)], np.unique(all_K[1:][repeated_K])
 
 
-def _find_matches(part: _Fragments, index_K: Uint64s, num_buckets: int) -> tuple[Any, ...]:
-    """Return entries of rows with a key in the index, counts of rows without identity by kind, and hashes by bucket."""
-    domain, problems = get_domain(part.domain), Counter[str]()
-    found, sets = [], []
+def _find_matches(part: _Fragments, index_K: Uint64s) -> tuple[_Entries, Counter[str]]:
+    """Return entries of rows with a key in the index, and counts of rows without an identity by kind."""
+    domain, problems, found = get_domain(part.domain), Counter[str](), [_NONE]
     rows = _iter_identities(part, domain)
     while held := list(itertools.islice(rows, 4096)):
-        questions = []
-        for row_id, identity, problem in held:
-            if identity is None:
-                problems[get_error_kind(problem)] += 1
-            else:
-                questions.append((row_id, Digests(domain.name, identity)))
-        if questions:
-            found.append(_find_hits(questions, index_K))
-            if num_buckets:
-                sets.append(_split_digests([digests.permuted() for _, digests in questions])[0])
-    set_N = np.concatenate([np.empty(0, dtype=np.uint64), *sets])
-    bucket_N = set_N % np.uint64(max(num_buckets, 1))
-    return _join_entries(found), problems, *(set_N[bucket_N == bucket] for bucket in range(num_buckets))
+        problems.update(get_error_kind(problem) for _, identity, problem in held if identity is None)
+        known = ((row_id, identity) for row_id, identity, _ in held if identity is not None)
+        found.append(_find_hits([(row_id, Digests(domain.name, identity)) for row_id, identity in known], index_K))
+    return np.concatenate(found), problems
 
 
 def _find_hits(questions: Sequence[tuple[int, Digests]], index_K: Uint64s) -> _Entries:
-    if not len(index_K):
-        return _join_entries([])
+    """Return all keys of the rows that have one in the index."""
+    if not len(index_K) or not questions:
+        return _NONE
     near = [digests.near() for _, digests in questions]
-    row_K = np.repeat(np.arange(len(near)), [len(keys) for keys in near])
-    high_K, low_K = _split_digests([key for keys in near for key in keys])
-    place_K = np.minimum(np.searchsorted(index_K, high_K), len(index_K) - 1)
-    hit_K = index_K[place_K] == high_K
-    ids_N = np.fromiter((row_id for row_id, _ in questions), dtype=np.int64, count=len(questions))
+    row_K, key_K = np.repeat(np.arange(len(near)), list(map(len, near))), _to_keys(list(itertools.chain(*near)))
+    hit_K = index_K[np.minimum(np.searchsorted(index_K, key_K["high"]), len(index_K) - 1)] == key_K["high"]
     rows_M = np.unique(row_K[hit_K])
-
-    def make_entries(rule: Any, ids_K: Int64s, high_K: Uint64s, low_K: Uint64s) -> _Entries:
-        return _Entries(ids_K, np.full(len(ids_K), [*RULES].index(rule), dtype=np.uint8), high_K, low_K)
-
-    found = [make_entries("near_copy", ids_N[row_K[hit_K]], high_K[hit_K], low_K[hit_K])]
+    found: list[tuple[Any, Int64s, npt.NDArray[np.void]]] = [("near_copy", row_K[hit_K], key_K[hit_K])]
     for rule, make in (("permuted", Digests.permuted), ("same", Digests.same)):
-        exact = _split_digests([make(questions[row][1]) for row in rows_M])
-        found.append(make_entries(rule, ids_N[rows_M], *exact))
-    return _join_entries(found)
-
-
-def _join_entries(entries: Sequence[_Entries]) -> _Entries:
-    return _Entries(
-        row_ids_K=np.concatenate([np.empty(0, dtype=np.int64), *(item.row_ids_K for item in entries)]),
-        rule_K=np.concatenate([np.empty(0, dtype=np.uint8), *(item.rule_K for item in entries)]),
-        high_K=np.concatenate([np.empty(0, dtype=np.uint64), *(item.high_K for item in entries)]),
-        low_K=np.concatenate([np.empty(0, dtype=np.uint64), *(item.low_K for item in entries)]),
-    )
-
-
-def _count_repeats(*hashes: Uint64s) -> int:
-    all_N = np.concatenate([np.empty(0, dtype=np.uint64), *hashes])
-    return len(all_N) - len(np.unique(all_N))
+        found.append((rule, rows_M, _to_keys([make(questions[row][1]) for row in rows_M])))
+    entries = np.empty(sum(len(rows) for _, rows, _ in found), dtype=_ENTRY)
+    ids_N = np.array([row_id for row_id, _ in questions], dtype=np.int64)
+    entries["row_id"] = np.concatenate([ids_N[rows] for _, rows, _ in found])
+    entries["rule"] = np.concatenate([np.full(len(rows), [*RULES].index(rule)) for rule, rows, _ in found])
+    for half in _KEY.names or ():
+        entries[half] = np.concatenate([keys[half] for _, _, keys in found])
+    return entries
 
 
 def _find_pairs(names: Sequence[str], entries: Mapping[str, _Entries]) -> list[OverlapRows]:
     """Return the rows of each split whose whole keys occur in an earlier split, by pair of splits."""
-    table = _join_entries([entries[name] for name in names])
-    split_K = np.repeat(np.arange(len(names), dtype=np.uint64), [len(entries[name].rule_K) for name in names])
-    order_K = np.lexsort((table.row_ids_K, split_K, table.low_K, table.high_K))
-    table, split_K = table.taken(order_K), split_K[order_K]
+    table = np.concatenate([entries[name] for name in names])
+    split_K = np.repeat(np.arange(len(names), dtype=np.uint64), [len(entries[name]) for name in names])
+    order_K = np.lexsort((table["row_id"], split_K, table["low"], table["high"]))
+    table, split_K = table[order_K], split_K[order_K]
     if not len(split_K):
         return []
-    new_K = (np.diff(table.high_K) != 0) | (np.diff(table.low_K) != 0)
+    new_K = (np.diff(table["high"]) != 0) | (np.diff(table["low"]) != 0)
     first_G = np.flatnonzero(np.append(True, new_K))
     group_K = np.cumsum(np.append(False, new_K))
     splits_G = np.bitwise_or.reduceat(np.uint64(1) << split_K, first_G)
@@ -315,20 +263,21 @@ def _find_pairs(names: Sequence[str], entries: Mapping[str, _Entries]) -> list[O
         hit_M = np.flatnonzero((split_K == other) & in_one_K)
         if not len(hit_M):
             continue
-        hit_M = hit_M[np.lexsort((table.rule_K[hit_M], table.row_ids_K[hit_M]))]
-        ids_M, place_M = np.unique(table.row_ids_K[hit_M], return_index=True)
-        best_M = hit_M[place_M]
-        rules = np.bincount(table.rule_K[best_M], minlength=len(RULES)).tolist()
-        shown = best_M[np.argmin(table.rule_K[best_M])]
+        hit_M = hit_M[np.lexsort((table["rule"][hit_M], table["row_id"][hit_M]))]
+        ids_M, place_M = np.unique(table["row_id"][hit_M], return_index=True)
+        rule_M = table["rule"][hit_M[place_M]]
+        rules = np.bincount(rule_M, minlength=len(RULES)).tolist()
+        shown = hit_M[place_M[np.argmin(rule_M)]]
         # In its group the entries are in the order of the splits.
-        partner = first_G[group_K[shown]] + np.argmax(split_K[first_G[group_K[shown]] :] == one)
+        first = first_G[group_K[shown]]
+        partner = first + np.argmax(split_K[first:] == one)
         pairs.append(
             OverlapRows(
                 kept=names[one],
                 other=names[other],
                 row_ids_M=ids_M,
                 rules={rule: number for rule, number in zip(RULES, rules, strict=True) if number},
-                example=(int(table.row_ids_K[partner]), int(table.row_ids_K[shown])),
+                example=(int(table["row_id"][partner]), int(table["row_id"][shown])),
             )
         )
     return pairs

@@ -125,7 +125,9 @@ class PoolScores:
             score_B = function.score(batch) if trust else function.raw_score(batch)
             if self.seen is not None:
                 is_last_B = is_unseen(batch.column("label"), self.seen) & ~np.isnan(score_B)
-                score_B = np.where(is_last_B, 0 if trust else move_behind(score_B), score_B).astype(score_B.dtype)
+                # in the same order, below all other scores
+                behind_B = 0 if trust else LAST * (1.5 - np.arctan(score_B.astype(np.float64)) / np.pi)
+                score_B = np.where(is_last_B, behind_B, score_B).astype(score_B.dtype)
             never_B = np.zeros(len(ids_B), dtype=np.bool_)
             if self.parsed:
                 never_B |= ~batch.column("is parsed").to_numpy(zero_copy_only=False)
@@ -234,13 +236,9 @@ class PoolScores:
         ids_N, raw_N = _stack_batches(self.mapped(_stack_batches))
         return Candidates(row_ids_N=ids_N, raw_score_N=raw_N)
 
-    def raw(self) -> Scores:
-        """Return the raw scores of all rows, in the order of :meth:`trust_of_all`, float32 [N]."""
-        return np.concatenate([*self.mapped(_collect_scores)])
-
     def trust_of_all(self) -> Scores:
-        """Return the trust of all rows, float32 [N]."""
-        return np.concatenate([*self.mapped(_collect_scores, trust=True)])
+        """Return the trust of all rows, in the order of :meth:`candidates`, float32 [N]."""
+        return np.concatenate([scores for _, scores in self.mapped(_stack_batches, trust=True)])
 
     def ordered(self, floor: float | None = None) -> Streamed:
         """Return the raw scores, from a ``floor`` on, as order statistics: one pass now, and one per query."""
@@ -262,15 +260,6 @@ class PoolScores:
     def num_trusted(self, threshold: float) -> int:
         """Return the number of rows that may be selected and have at least this trust."""
         return sum(self.mapped(partial(_count_at_least, threshold), trust=True))
-
-
-def move_behind(score_N: Scores) -> Scores:
-    """Return the scores moved below all other scores, in the same order."""
-    return np.asarray(LAST * (1.5 - np.arctan(score_N.astype(np.float64)) / np.pi)).astype(np.float32)
-
-
-def _collect_scores(batches: Iterable[Batch]) -> Scores:
-    return np.concatenate([np.zeros(0, dtype=np.float32), *(score_B for _, score_B in batches)])
 
 
 def _count_at_least(threshold: float, batches: Iterable[Batch]) -> int:

@@ -7,7 +7,7 @@ repeat a question of a split with higher priority are handled as ``splits.overla
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -29,7 +29,6 @@ from curation.sources import (
     NOTHING,
     SourceFile,
     check_unique,
-    compute_split_sizes,
     find_nearest_column,
     group_stretches,
     iter_stretches,
@@ -40,7 +39,6 @@ from curation.stages import deal
 from curation.stages.deal import AUDIT, POOL
 from curation.stages.dropping import MEND, MEND_ADDED, Overlap, SettledOverlap, remove, settle
 from curation.stages.overlap import find
-from curation.stages.preview import describe_first_bad, preview
 from curation.storage.lease import Guard, guard_nothing
 from curation.storage.paths import Place
 from curation.tables import commits, io
@@ -108,8 +106,6 @@ class Prepare(Stage):
                 max_error_rate=self.max_error_rate,
                 writing=writing,
             )
-        for sentence in self._iter_size_warnings(files):
-            task.say(sentence)
         for name, count in prepared.counts.items():
             if name != AUDIT and (num_bad := sum(count.errors.values())):
                 kinds = deal.describe_errors(count.errors)
@@ -117,18 +113,6 @@ class Prepare(Stage):
         for sentence in prepared.overlap.sentences():
             task.say(sentence)
         return Done(outputs=prepared, rows=sum(counts.rows for counts in prepared.counts.values()))
-
-    def _iter_size_warnings(self, files: Mapping[str, Sequence[SourceFile]]) -> Iterator[str]:
-        """Yield a warning for each split whose size differs from the requested one because groups stay whole."""
-        if self.config.splits.group is None:
-            return
-        sizes = compute_split_sizes(self.config, files, self.taken)
-        for name, split in self.config.splits.named().items():
-            if split.rows is not None and sizes[name] != split.rows:
-                yield (
-                    f"splits.{name}: {sizes[name]:,} rows in place of {split.rows:,}, because the groups of "
-                    f"{self.config.splits.group} stay whole (splits.group)"
-                )
 
 
 def prepare(
@@ -159,18 +143,14 @@ def prepare(
     chunks = list(iter_chunks({name: files[name] for name in job.sources}, writing.chunk_rows))
     settled = _load_settled(job, chunks, directory) if config.splits.overlap != "report" else None
 
-    def shown(split: str) -> str:
-        seen = preview(config, files, taken)
-        return seen[POOL].no_gold if split == AUDIT else describe_first_bad(seen[split])
-
     try:
         if settled is None:
             assign_left(job, schemas, chunks, writing)
         refs = {name: io.find_latest(uri) for name, uri in job.uris.items()}
         if settled is None:
             found = {name: deal.count_split(ref, name) for name, ref in refs.items()}
-            _check(refs, found, expected, shown)
-            deal.check_usable(refs, found, max_error_rate, shown)
+            _check(refs, found, expected)
+            deal.check_usable(refs, found, max_error_rate)
             new = {name: ref for name, ref in refs.items() if name != AUDIT}
             settled = _compare_splits(config, new, directory, before)
         gone = {name: _get_gone_rows(settled, name) for name in refs}
@@ -179,7 +159,7 @@ def prepare(
         raise make_driver_error(error, "prepare") from error
     kept = {name: deal.count_split(ref, name) for name, ref in refs.items()}
     counts = {name: replace(count, rows=count.rows + len(gone[name])) for name, count in kept.items()}
-    _check(refs, counts, expected, shown)
+    _check(refs, counts, expected)
     compacted = {name: compact(ref, writing.fragment_mb, guard=writing.guard) for name, ref in refs.items()}
     return PreparedRefs(tables=compacted, counts=counts, overlap=settled.overlap)
 
@@ -298,23 +278,16 @@ def _find_left_chunks(
     return left, found
 
 
-def _check(
-    refs: Mapping[str, TableRef],
-    counts: Mapping[str, deal.SplitCounts],
-    expected: Mapping[str, int],
-    shown: Callable[[str], str],
-) -> None:
+def _check(refs: Mapping[str, TableRef], counts: Mapping[str, deal.SplitCounts], expected: Mapping[str, int]) -> None:
     """Refuse a table that lacks rows, and a split without any row that can be used."""
     for name, ref in refs.items():
         rows, errors = counts[name].rows, counts[name].errors
         if rows != expected[name]:
             raise CommitError(f"{ref.uri}: {expected[name]} rows in, {rows} rows out")
         if name != AUDIT and sum(errors.values()) == rows:
-            kind, number = next(iter(errors.items()))
-            first = shown(name)
             raise SourceError(
-                f"splits.{name}: none of its {rows} rows is usable ({number} of them {kind}); "
-                f"{first}{'; ' if first else ''}fix them"
+                f"splits.{name}: none of its {rows} rows is usable ({deal.describe_errors(errors)}); `curate inspect "
+                f"{ref.uri}` shows them; fix them"
             )
 
 

@@ -1,6 +1,5 @@
-"""A preview of the sources, without Ray: rows that cannot be used, possible groups, questions in two splits."""
+"""A preview of the sources, without Ray: rows that cannot be used, and columns that may divide rows into groups."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +13,8 @@ from curation.config import DomainConfig, RowsConfig, RunConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.domains.given import get_given_completion
 from curation.errors import SourceError, get_error_kind
-from curation.escaping import escape_text, quote_text
-from curation.json_types import Json, JsonView
+from curation.escaping import quote_text
+from curation.json_types import Json
 from curation.metrics import compute_proportion
 from curation.report.record import PossibleGroups
 from curation.sources import (
@@ -23,15 +22,11 @@ from curation.sources import (
     SourceFile,
     find_nearest_column,
     make_assignment,
-    read_rows,
     read_rows_at,
-    to_raw_rows,
 )
 from curation.sources.ids import check_some
 from curation.sources.sample import SampledRow
 from curation.stages.deal import NO_AUDIT, POOL, describe_errors, make_example_table
-from curation.stages.dropping import MEND, MEND_ADDED, decide_fate, describe_rules, describe_shared
-from curation.stages.overlap import Digests, find_shared, get_identity, rank
 
 RUNS, RUN_ROWS = 20, 50
 """Number and length of the runs of consecutive rows read of a source, so that little of large files is read."""
@@ -40,9 +35,6 @@ WRITINGS = 3
 MIN_VALUES, MIN_REPEATED, MIN_ROWS, MIN_OTHERS = 5, 3.0, 50, 0.9
 """Minimum number of a column's values, rows per value and rows of either split, and minimum share of pool rows with
 values that no labelled row has, for possible groups."""
-MOST_ROWS = 20_000
-"""Maximum number of rows of all sources together; only the prepare stage compares questions of larger ones."""
-SHOWN = 200
 
 
 @dataclass(kw_only=True)
@@ -87,9 +79,8 @@ def preview(
             domain = get_domain(config.domain_of(name))
             looked = found[name] = _look_at_rows(rows, items, domain, name, size)
             if name == POOL and config.splits.audit:  # read as a split that needs gold labels
-                labelled = make_example_table(domain, "test", list(range(len(rows))), [row.raw for row in rows])
-                looked.gold = len(rows) - labelled["gold"].null_count
                 refused = _look_at_rows(rows, items, domain, "test", size)
+                looked.gold = len(rows) - refused.errors.total()
                 if of_gold := [kind for kind in refused.first if kind not in {"no_gold", *looked.errors}]:
                     looked.no_gold = f"{refused.first[of_gold[0]]}; it "
     return found
@@ -165,16 +156,11 @@ def _check_usable(section: str, key: str, looked: Looked, limit: float) -> Itera
     share = compute_proportion(num_bad, looked.rows)
     of = "all" if looked.rows == looked.size else f"{looked.rows:,} of {looked.size:,}"
     words = f"{section}: of {of} rows looked at {num_bad:,} cannot be used ({describe_errors(looked.errors)})"
-    first = describe_first_bad(looked)
+    first = "; ".join(looked.first[kind] for kind, _ in looked.errors.most_common())
     if (share.value if looked.rows == looked.size else share.low) > limit:
         raise SourceError(f"{words}, more than {key} {limit}; {first}; fix them, or raise the limit")
     may = f", which may be too many: see {key}" if share.high > limit else ""
     yield f"{words}: {share.low:.1%} to {share.high:.1%}{may}; {first}"
-
-
-def describe_first_bad(looked: Looked) -> str:
-    """Return a description of the first unusable row of each kind, most frequent kind first; "" if there is none."""
-    return "; ".join(looked.first[kind] for kind, _ in looked.errors.most_common())
 
 
 class _Watched(Json):
@@ -255,60 +241,3 @@ def is_possible_group(of_source: Counter[str], of_pool: Counter[str]) -> bool:
         return False
     others = sum(rows for value, rows in of_pool.items() if value not in of_source)
     return of_source.total() >= MIN_REPEATED * len(of_source) and others >= MIN_OTHERS * of_pool.total()
-
-
-def look(
-    config: RunConfig, files: Mapping[str, Sequence[SourceFile]], taken: Mapping[str, int] = NOTHING
-) -> Iterator[str]:
-    """Yield lines on questions that two splits share, after ``taken`` rows; refuse them as ``splits.overlap`` says."""
-    named = config.splits.named()
-    sources = dict.fromkeys(split.source for split in named.values())
-    num_rows = sum(file.num_rows for name in sources for file in files[name])
-    if num_rows > MOST_ROWS:
-        yield (
-            f"splits.overlap: {num_rows:,} rows are more than the {MOST_ROWS:,} that are compared here; whether two "
-            "splits share a question was not looked at: the stage prepare does it"
-        )
-        return
-    names = sorted(named, key=lambda name: (name not in taken, rank(name)))
-    questions: dict[str, list[tuple[int, Digests]]] = {name: [] for name in names}
-    shown: dict[tuple[str, int], JsonView] = {}
-    for source in sources:
-        for name, number, example, digests in _iter_questions(config, source, files[source], taken):
-            questions[name].append((number, digests))
-            shown[name, number] = example
-    pairs = [pair for pair in find_shared(names, questions) if pair.other not in taken]
-    if refused := [pair for pair in pairs if decide_fate(pair, config.splits.overlap) == "refused"]:
-        of_kept, of_other = zip((refused[0].kept, refused[0].other), refused[0].example, strict=True)
-        texts = dict.fromkeys(escape_text(json.dumps(shown[row], default=str)[:SHOWN]) for row in (of_kept, of_other))
-        raise SourceError(
-            f"splits {describe_shared(refused)}; e.g. row {of_kept[1]} of {of_kept[0]} and row {of_other[1]} of "
-            f"{of_other[0]}: {' and '.join(texts)}; {MEND_ADDED if taken else MEND}"
-        )
-    for pair in pairs:
-        fate = decide_fate(pair, config.splits.overlap)
-        rows = f"{len(pair.row_ids_M):,} rows of {pair.other} ({describe_rules(pair.rules)})"
-        yield f"splits: {rows} ask questions of {pair.kept}: {fate}"
-
-
-def _iter_questions(
-    config: RunConfig, source: str, items: Sequence[SourceFile], taken: Mapping[str, int]
-) -> Iterator[tuple[str, int, JsonView, Digests]]:
-    """Yield a source's healthy rows with an identity: split, number in the split from 1, example and digests."""
-    assignment = make_assignment(config, source, items, taken)
-    names, numbers = list(assignment.counts), Counter[str]()
-    position = 0
-    for file in sorted(items, key=lambda file: file.index):
-        for batch in read_rows(file):
-            split_N = assignment.split_of(np.arange(position, position + batch.num_rows))
-            position += batch.num_rows
-            raws = to_raw_rows(batch)
-            for place, name in enumerate(names):
-                domain = get_domain(config.domain_of(name))
-                mine = [raws[row] for row in np.flatnonzero(split_N == place)]
-                for example in make_example_table(domain, name, list(range(len(mine))), mine).to_pylist():
-                    numbers[name] += 1
-                    identity, _ = (None, "") if example["error"] else attempt(get_identity, domain, example)
-                    if identity is not None:
-                        shown = {column: example[column] for column in domain.columns.names}
-                        yield name, numbers[name], shown, Digests(domain.name, identity)

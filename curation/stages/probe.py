@@ -23,8 +23,6 @@ from curation.tables import io, schemas
 from curation.teachers import get_state_width
 from curation.telemetry.standing import Update
 
-FIRST_BESIDE = 1 << 62
-"""Row id of the first row that a probe asks beside its sample and does not measure; no row of a file has it."""
 NUM_CHUNKS = 16
 """Number of chunks of a probe; the rate of each chunk is measured."""
 LEAST_CHUNKS = 4
@@ -103,7 +101,7 @@ def probe(
     calls = BACKENDS[job.teacher.backend].calls
     how = PassOptions(dataset=dataset, commit_seconds=commit_seconds, progress=update or (lambda standing: None))
     passes = _label_sample(job, population, seconds, how)
-    labels, chunks = _read_labels(passes), [chunk for found in passes for chunk in found.of_chunks]
+    labels, chunks = io.read(passes[-1].table), [chunk for found in passes for chunk in found.of_chunks]
     num_errors, num_rows = labels["error"].length() - labels["error"].null_count, labels.num_rows
     pace, prompt, output = _estimate_costs(job, passes, labels, population)
     num_actors = len({chunk.actor for chunk in chunks})
@@ -135,16 +133,12 @@ def probe(
 
 
 def _label_sample(job: LabelJob, population: Population, seconds: float, how: PassOptions) -> list[PassResult]:
-    """Run a pass of a few rows, if time is limited, then larger passes until they suffice or the time is spent.
-
-    Every pass includes the rows beside the sample.
-    """
-    all_N = read_ids(job.examples)
-    ids_N, beside_M = all_N[all_N < FIRST_BESIDE], all_N[all_N >= FIRST_BESIDE]
+    """Run a pass of a few rows, if time is limited, then larger passes until they suffice or the time is spent."""
+    ids_N = read_ids(job.examples)
     most = job.teacher.chunk_rows
 
     def asked(num_rows: int, size: int) -> PassResult:
-        taken_M = np.append(draw_by_hash(ids_N, num_rows, job.seed), beside_M)
+        taken_M = draw_by_hash(ids_N, num_rows, job.seed)
         return run_pass(
             replace(job, teacher=job.teacher.model_copy(update={"chunk_rows": size})),
             name="the probe",
@@ -172,7 +166,7 @@ def _label_sample(job: LabelJob, population: Population, seconds: float, how: Pa
         passes.append(asked(num_rows, size))
         if num_rows >= most_rows:
             return passes
-        if all(map(is_narrow, _estimate_costs(job, passes, _read_labels(passes), population))):
+        if all(map(is_narrow, _estimate_costs(job, passes, io.read(passes[-1].table), population))):
             return passes
         num_rows = min(most_rows, 2 * num_rows)
 
@@ -180,12 +174,6 @@ def _label_sample(job: LabelJob, population: Population, seconds: float, how: Pa
 def is_narrow(found: Estimate) -> bool:
     """Return whether an interval is narrow enough (``NARROW``)."""
     return found.high - found.low <= 2 * NARROW * found.value
-
-
-def _read_labels(passes: Sequence[PassResult]) -> pa.Table:
-    """Return the labelled rows of the sample."""
-    labels = io.read(passes[-1].table)
-    return labels.filter(pc.less(labels["row_id"], FIRST_BESIDE))
 
 
 def _estimate_costs(

@@ -36,8 +36,8 @@ class Read(MakeLabels):
 
     Log-probabilities and similar numbers stay those of the server, or are the reader's if ``reads_numbers``. An answer
     that cannot be read, such as one too long for the model, becomes an error row; its tokens stay counted. Rows
-    committed before an interruption are not read again. A ``projection``, or the scores of ``fitted`` functions with a
-    ``sample``, take the place of the states, as in ``curation.stages.label``.
+    committed before an interruption are not read again. Scores of ``fitted`` functions with a ``sample`` take the
+    place of the states, as in ``curation.stages.label``.
     """
 
     answers: In[TableRef]
@@ -49,7 +49,7 @@ class Read(MakeLabels):
         job = ReadJob(
             answers=self.answers,
             reads_numbers=self.reads_numbers,
-            reduction=make_reduction(self.projection, self.fitted, self.sample, self.answers),
+            reduction=make_reduction(self.fitted, self.sample, self.answers),
             **self.labels_fields(task),
         )
         with self.passing(task) as how:

@@ -19,23 +19,22 @@ from curation.heavy import ray
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, Stage
 from curation.rundir.run import Task
-from curation.stages.overlap import BUCKET_ROWS, iter_fragment_groups, iter_healthy_rows
+from curation.stages.overlap import iter_fragment_groups, iter_healthy_rows
 from curation.tables import io, schemas
 from curation.tasks import make_driver_error
-from curation.telemetry.standing import Standing, Update
+from curation.telemetry.standing import Standing
+
+BUCKET_ROWS = 1 << 25
+"""The number of pool rows among which one task finds repetitions, which takes 512 MiB."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatCounts:
-    """The counts of repeated questions in the pool."""
+    """The numbers of usable rows of the pool, of rows with a repeated question, and of these questions."""
 
     num_pool: int
     num_rows: int
     num_questions: int
-    most: int
-    """Number of rows of the most frequent question; 0 if no question is repeated."""
-    example: int | None
-    """Id of the first row of the most frequent question, or None if no question is repeated."""
 
 
 class FindRepeats(Stage):
@@ -49,47 +48,33 @@ class FindRepeats(Stage):
     domain: DomainConfig
 
     def run(self, task: Task) -> Done:
-        """Hash the pool's questions, and write the rows whose question is asked more than once."""
-        try:
-            with task.progress() as update:
-                num_rows, row_id_R, question_R = self._find(update)
-        except ray.exceptions.RayError as error:
-            raise make_driver_error(error, task.name) from error
-        _, first_Q, size_Q = np.unique(question_R, return_index=True, return_counts=True)
-        num_questions = len(size_Q)
-        counts = RepeatCounts(
-            num_pool=num_rows,
-            num_rows=len(row_id_R),
-            num_questions=num_questions,
-            most=int(size_Q.max(initial=0)),
-            example=int(row_id_R[first_Q[np.argmax(size_Q)]]) if num_questions else None,
-        )
-        if not num_questions:
-            return Done(outputs=self.Made(counts=counts, repeats=None), rows=num_rows)
-        task.say(
-            f"{counts.num_rows:,} rows of the pool ask {counts.num_questions:,} questions more than once (that of row "
-            f"{counts.example} {counts.most:,} times); an arm selects the best row of each, or all of them with "
-            "selection.repeats: all"
-        )
-        table = pa.table([row_id_R, question_R], schema=schemas.REPEATS)
-        made = self.Made(counts=counts, repeats=io.write(table, str(task.directory / "repeats.lance")))
-        return Done(outputs=made, rows=num_rows)
-
-    def _find(self, update: Update) -> tuple[int, Int64s, Int64s]:
-        """Return the number of usable rows, and ids and questions of rows with a repeated question, ascending by id."""
-        total, num_rows = io.count(self.pool), 0
+        """Hash the pool's questions, and write the rows whose question is asked more than once, ascending by id."""
+        total, num_pool = io.count(self.pool), 0
         num_buckets = 1 + total // BUCKET_ROWS
         hashing: Any = ray.remote(_hash_questions).options(num_cpus=1, num_returns=1 + num_buckets)
-        groups = iter_fragment_groups(self.pool)
-        parts = [hashing.remote(self.pool, self.domain, group, num_buckets) for group in groups]
-        for part in parts:
-            num_rows += ray.get(part[0])
-            update(Standing(rows=num_rows, total=total))
         finding = ray.remote(_find_repeated).options(num_cpus=1)
-        found = ray.get([finding.remote(*(part[1 + at] for part in parts)) for at in range(num_buckets)])
+        groups = iter_fragment_groups(self.pool)
+        try:
+            with task.progress() as update:
+                parts = [hashing.remote(self.pool, self.domain, group, num_buckets) for group in groups]
+                for part in parts:
+                    num_pool += ray.get(part[0])
+                    update(Standing(rows=num_pool, total=total))
+                found = ray.get([finding.remote(*(part[1 + at] for part in parts)) for at in range(num_buckets)])
+        except ray.exceptions.RayError as error:
+            raise make_driver_error(error, task.name) from error
         row_id_R, question_R = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
-        order_R = np.argsort(row_id_R)
-        return num_rows, row_id_R[order_R], question_R[order_R]
+        num_questions = len(np.unique(question_R))
+        counts = RepeatCounts(num_pool=num_pool, num_rows=len(row_id_R), num_questions=num_questions)
+        if not num_questions:
+            return Done(outputs=self.Made(counts=counts, repeats=None), rows=num_pool)
+        task.say(
+            f"{counts.num_rows:,} rows of the pool ask {num_questions:,} questions more than once; an arm selects the "
+            "best row of each"
+        )
+        table = pa.table([row_id_R, question_R], schema=schemas.REPEATS).sort_by("row_id")
+        made = self.Made(counts=counts, repeats=io.write(table, str(task.directory / "repeats.lance")))
+        return Done(outputs=made, rows=num_pool)
 
 
 def _hash_questions(

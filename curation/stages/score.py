@@ -1,4 +1,4 @@
-"""The score stages, which write scores of trust functions, and signals, as columns of the labels or as a table."""
+"""The score stage, which writes scores of trust functions, and signals, as columns of the labels."""
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -8,16 +8,13 @@ import numpy as np
 import pyarrow as pa
 
 from curation.arrays import Int64s
-from curation.domains.grading import read_grades
 from curation.refs import TableRef, TrustRef
 from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task
-from curation.stopping import iter_checked
 from curation.storage.lease import Guard, guard_nothing
 from curation.tables import io, schemas
 from curation.tables.columns import add_columns
-from curation.tables.schemas import SCORED
-from curation.trust import Scores, get_trust, load_fitted
+from curation.trust import Scores, load_fitted
 
 if TYPE_CHECKING:
     from curation.trust.states import StateTrust
@@ -129,43 +126,3 @@ def _read_values(signal: TableRef, place: int) -> tuple[Int64s, Scores]:
     ids_M = table["row_id"].to_numpy()
     order_M = np.argsort(ids_M)
     return ids_M[order_M], table["value"].to_numpy()[order_M].astype(np.float32)
-
-
-class ScoreGraded(Stage):
-    """A stage that scores every row with a grade, ascending by row id."""
-
-    class Made(NamedTuple):
-        scored: TableRef
-
-    labels: In[TableRef]
-    """The labels of the split, with the columns that the function reads."""
-    grades: In[TableRef]
-    function: str
-    """Name of an unfitted trust function of ``curation.arms.TRUST``, which scores if ``trust`` is None."""
-    trust: In[TrustRef | None]
-    seed: int
-
-    def run(self, task: Task) -> Done:
-        """Score the rows, and write their table."""
-        graded = read_grades(self.grades)
-        fitted = None if self.trust is None else load_fitted(self.trust)
-        function = get_trust(self.function, self.seed) if fitted is None else fitted
-        read = dict.fromkeys(["row_id", "label", *function.features])
-        scanner = io.open_table(self.labels).scanner(columns=list(read), filter="error IS NULL")
-        parts = [SCORED.empty_table()]
-        for batch in iter_checked(scanner.to_batches()):
-            row_ids_B = batch.column("row_id").to_numpy()
-            place_B = np.searchsorted(graded.row_ids_N, row_ids_B)
-            known_B = np.searchsorted(graded.row_ids_N, row_ids_B, side="right") > place_B
-            raw_B = function.raw_score(batch)
-            trust_B = function.score(batch) if fitted is None else fitted.to_trust(raw_B)
-            columns = [
-                pa.array(row_ids_B[known_B]),
-                pa.array(graded.correct_N[place_B[known_B]]),
-                batch.column("label").is_valid().filter(pa.array(known_B)),
-                *(pa.array(score_B[known_B], pa.float32(), from_pandas=True) for score_B in (raw_B, trust_B)),
-            ]
-            parts.append(pa.table(columns, schema=SCORED))
-        rows = pa.concat_tables(parts).sort_by("row_id")
-        ref = io.write(rows, str(task.directory / "scored.lance"))
-        return Done(outputs=self.Made(scored=ref), rows=rows.num_rows)

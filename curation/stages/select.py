@@ -8,6 +8,7 @@ them too. All arms skip rows that are too long for the student, so each trains o
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from curation import memory
 from curation.arms import ARMS, Arm
@@ -32,8 +34,8 @@ from curation.stages.budget import ComputedBudget, resolve
 from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, select_measurable
 from curation.stages.gold import GoldTexts, WeakFormat, measure_weak_format
 from curation.stages.pool_scores import LAST
-from curation.stages.rows import read_ids, read_sorted_ids
-from curation.stages.selected import PART_ROWS, WrittenSelection, describe_absent_arms, iter_regrouped, write_rows
+from curation.stages.rows import read_sorted_ids
+from curation.stages.selected import PART_ROWS, WrittenRows, describe_absent_arms, write_rows
 from curation.storage.paths import Place
 from curation.tables import io, schemas
 from curation.trust import get_trust
@@ -43,12 +45,10 @@ BLOCK_ROWS, BLOCK_BYTES = PART_ROWS << 3, 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection(WrittenSelection):
+class Selection(WrittenRows):
     """The selection of one arm."""
 
     arm: str
-    num_questions: int
-    """Number of distinct questions of the rows; equals ``num_rows`` unless ``selection.repeats`` is ``all``."""
     threshold: float | None
     """The lowest raw score selected, or None for uniform arms and if rows without a value are selected."""
     oracle: bool
@@ -58,6 +58,8 @@ class Selection(WrittenSelection):
     completion_source: str
     """``weak``, or the source for gold arms (``curation.domains.formats.GoldSource``)."""
     format_note: str | None
+    median_characters: float | None
+    """The median length of the completions, or None without a completion."""
 
     @property
     def words(self) -> str:
@@ -98,7 +100,7 @@ class Select(Stage):
         texts = GoldTexts.from_json(self.texts)
         choice, dropped = select_measurable(self.choice)
         for arm, why in dropped.items():
-            task.say(f"the arm {arm} drops out: {why} (selection.required: [{arm}] would end the run)")
+            task.say(f"the arm {arm} drops out: {why}")
             task.manifest.event("dropped", stage=task.name, arm=arm, why=why)
         if not choice.selection.arms:
             return self._end_without_arms(dropped)
@@ -106,10 +108,9 @@ class Select(Stage):
         unseen = None if job.seen is None else count_unseen(job.labels, job.seen)
         unseen = unseen if unseen is not None and unseen.num_rows else None
         if unseen is not None:
-            last = ": arms that rank take them last (selection.unseen: any takes them by their trust)"
             task.say(
                 f"{unseen.num_rows:,} of {unseen.num_read:,} rows have a label that no labelled row has "
-                f"({unseen.words}){'' if job.first is None else last}"
+                f"({unseen.words}): arms that rank take them last"
             )
         budget, selections = select(job, task.directory)
         for selection in selections:
@@ -140,7 +141,7 @@ class Select(Stage):
 
 
 def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selection]]:
-    """Return the budget and each arm's selection, written to ``directory`` as ``<arm>.{lance,parquet,jsonl}``."""
+    """Return the budget and each arm's selection, written to ``directory`` as ``<arm>.lance``."""
     budget = compute_budget(job)
     chooser = Chooser(job, budget)
     weak = measure_weak_format(job.pool, job.labels, job.domain, seed=derive(job.seed, "format"))
@@ -151,16 +152,17 @@ def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selec
         with _naming_arm(name, job):
             taken = chooser.taken(arm)
         memory.trim()
-        written = write_rows(iter_rows(job, name, taken.row_ids), directory / name)
+        rows, target = iter_rows(job, name, taken.row_ids), directory / f"{name}.lance"
+        written = write_rows(rows, schemas.SELECTION, target, ("completion", "row_id"))
         num_unread, threshold = chooser.num_unread(arm, written.table), taken.threshold
         has_threshold = arm.ranked and not num_unread and threshold is not None and threshold > LAST
         selections.append(
             Selection(
                 arm=name,
                 **vars(written),
-                num_questions=written.num_rows - _count_repeated(job, written.table),
                 threshold=threshold if has_threshold else None,
                 oracle=arm.oracle or budget.oracle or by_gold,
+                median_characters=compute_median_length(written.table),
                 **_describe_format(job, arm, weak, num_rows=written.num_rows, n=budget.n, num_unread=num_unread),
             )
         )
@@ -176,8 +178,8 @@ def compute_budget(job: SelectJob) -> ComputedBudget:
         measured=job.measured,
         calibration=job.calibration,
         too_long=job.too_long,
-        repeats=job.repeated,
-        seen=job.first,
+        repeats=job.repeats,
+        seen=None if job.seen is None else job.seen.labels,
         classes=get_domain(job.domain).closed_labels(),
         seed=derive(job.seed, "risk"),
     )
@@ -208,13 +210,16 @@ def _fit_all(job: SelectJob, budget: ComputedBudget) -> ComputedBudget:
     return replace(budget, n=left[fewest], asked=budget.n, limited_by=fewest, risk=risk)
 
 
-def _count_repeated(job: SelectJob, selected: TableRef) -> int:
-    """Return how many selected rows repeat the question of another selected row, not counting the first of each."""
-    if job.repeats is None or job.repeated is not None:
-        return 0
-    table = io.read(job.repeats)
-    question_M = table["question"].to_numpy()[np.isin(table["row_id"].to_numpy(), read_ids(selected))]
-    return len(question_M) - len(np.unique(question_M))
+def compute_median_length(selected: TableRef) -> float | None:
+    """Return the median number of characters of the completions, read in streams; None without a completion."""
+    counts = Counter[int]()
+    for batch in io.open_table(selected).to_batches(columns=["completion"]):
+        counts.update(pc.utf8_length(batch.column("completion")).drop_null().to_pylist())
+    if not (total := counts.total()):
+        return None
+    lengths, numbers = zip(*sorted(counts.items()), strict=True)
+    middle = np.searchsorted(np.cumsum(numbers), [(total - 1) // 2, total // 2], side="right")
+    return float(np.mean(np.array(lengths)[middle]))
 
 
 @contextmanager
@@ -228,7 +233,7 @@ def _naming_arm(name: str, job: SelectJob) -> Iterator[None]:
         ]
         if num := len(read_sorted_ids(job.too_long)):
             words.append(f"{num:,} rows are longer than student.max_length, which can be raised")
-        if job.repeated is not None and (num := io.count(job.repeated)):
+        if job.repeats is not None and (num := io.count(job.repeats)):
             words.append(f"{num:,} rows ask questions that others ask, and one of each may be selected")
         if ARMS[name].ranked and (num := io.count(job.labels, filter="label IS NULL")):
             words.append(f"{num:,} rows have no label, which `curate inspect` shows")
@@ -273,13 +278,24 @@ def iter_rows(job: SelectJob, name: str, row_ids: Iterable[Int64s]) -> Iterator[
         values |= {"rank": np.arange(rank, rank + len(examples)), "trust": trust_M}
         values["prompt"] = [domain.prompt(example) for example in examples]
         if gold is not None:
-            taught = gold.taught(weak["row_id"].to_numpy(), examples, domain)
-            values["completion"] = [right.completion for right in taught]
-            values["label"] = [right.label for right in taught]
-            values["completion_source"] = [right.source for right in taught]
+            values |= gold.taught(weak["row_id"].to_numpy(), examples, domain)
         columns = [(values[field.name], field.type) for field in schemas.SELECTION]
         arrays = [column if isinstance(column, pa.ChunkedArray) else pa.array(column, of) for column, of in columns]
         yield pa.table(arrays, schemas.SELECTION)
+
+
+def iter_regrouped(parts: Iterable[Int64s], num_rows: int) -> Iterator[Int64s]:
+    """Yield the same ids in the same order, ``num_rows`` at a time; the last part may be smaller."""
+    held: list[Int64s] = []
+    for part in parts:
+        held.append(part)
+        if sum(map(len, held)) >= num_rows:
+            ids_M = np.concatenate(held)
+            stop = len(ids_M) - len(ids_M) % num_rows
+            yield from (ids_M[start : start + num_rows] for start in range(0, stop, num_rows))
+            held = [ids_M[stop:].copy()]
+    if held and len(rest_M := np.concatenate(held)):
+        yield rest_M
 
 
 def _look_up(

@@ -3,13 +3,12 @@
 Values of a signal that the labelling actors already measured (``LabelJob.asks``) are in the same table and are kept.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Unpack
+from typing import ClassVar, NamedTuple, Unpack
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from curation.arrays import Int64s
 from curation.config import DomainConfig, RewardConfig
@@ -58,8 +57,6 @@ class MeasureSignal(AskModel):
     reward: RewardConfig | None
     beside_labels: bool = setting()
     """Whether the labelling actors may have measured the signal and written it next to their labels."""
-    required: Mapping[str, str] = setting(default_factory=dict)
-    """Arms that rank by the signal and may not drop out, each with the configuration key that requires it."""
 
     def run(self, task: Task) -> Done:
         """Measure the signal."""
@@ -82,22 +79,7 @@ class MeasureSignal(AskModel):
         )
         table, record = measure_table(self, task, job, read_ids(self.labels, LABELLED))
         num_rows, num_read = io.count(table), io.count(table, filter="value IS NOT NULL")
-        for arm, key in self.required.items() if num_rows and not num_read else ():
-            raise make_missed_error(arm, key, describe_unread(num_rows))
         return Done(outputs=self.Made(signal=table, num_unread=num_rows - num_read, pass_=record), rows=num_rows)
-
-
-def describe_unread(num_rows: int) -> str:
-    """Return the reason why no arm can rank by a signal."""
-    return f"none of {num_rows:,} rows gave a value that can be read"
-
-
-def make_missed_error(arm: str, key: str, why: str) -> RunFailedError:
-    """Return the error for an arm that cannot be measured although the configuration's ``key`` requires it."""
-    return RunFailedError(
-        f"the arm {arm} cannot be measured: {why}; {key} names it: look at the model and its answers, or take it out "
-        f"of {key}" + (", and the run goes on without the arm" if key.endswith("required") else "")
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,27 +189,35 @@ class Judge(AskModel):
     gold: In[TableRef]
     domain: DomainConfig
     seed: int
+    alone: ClassVar[bool] = False
+    """Whether the judge grades every label, instead of correcting those that are wrong by the rule."""
 
     def run(self, task: Task) -> Done:
-        """Ask the judge, and write the corrected grades."""
-        verdicts, record = self._measure_verdicts(task, "judge", {}, read_ids(self.grades, "correct = false"))
-        grades = overrule(self.grades, verdicts, str(task.directory / "grades.lance"))
-        num_asked = io.count(verdicts)
-        return Done(outputs=self.Made(grades=grades, num_asked=num_asked, pass_=record), rows=num_asked)
-
-    def _measure_verdicts(
-        self, task: Task, signal: str, options: Mapping[str, object], row_ids_N: Int64s
-    ) -> tuple[TableRef, Json]:
-        """Return the table of the judge's verdicts on rows (schema ``schemas.SIGNAL``), and the record of its pass."""
+        """Ask the judge, and write the grades."""
+        asked_N = read_ids(self.grades, None if self.alone else "correct = false")
         job = SignalJob(
-            ask=Ask(signal=signal, options=options, seed=self.seed, uri=str(task.directory / "verdicts.lance")),
+            ask=Ask(
+                signal="chosen_verdict" if self.alone else "judge",
+                options=self.domain.judge or {} if self.alone else {},
+                seed=self.seed,
+                uri=str(task.directory / "verdicts.lance"),
+            ),
             examples=self.examples,
             labels=self.labels,
             domain=self.domain,
             gold=self.gold,
             **self.teacher_fields(task),
         )
-        return measure_table(self, task, job, row_ids_N)
+        if self.alone:
+            asked_N = np.intersect1d(read_ids(self.labels, LABELLED), asked_N)
+        verdicts, record = measure_table(self, task, job, asked_N)
+        num_asked, num_failed = io.count(verdicts), io.count(verdicts, filter="value IS NULL")
+        if self.alone:
+            refuse_silence(num_asked, num_failed)
+            if num_failed:
+                task.say(f"the judge gave no verdict on {num_failed:,} of {num_asked:,} rows: they are graded wrong")
+        grades = apply_verdicts(self.grades, verdicts, str(task.directory / "grades.lance"), alone=self.alone)
+        return Done(outputs=self.Made(grades=grades, num_asked=num_asked, pass_=record), rows=num_asked)
 
 
 class JudgeByChoice(Judge):
@@ -236,18 +226,7 @@ class JudgeByChoice(Judge):
     A row without a verdict is wrong, with the problem ``check_failed``; without any verdict, the run fails.
     """
 
-    def run(self, task: Task) -> Done:
-        """Ask the judge about every label."""
-        options = self.domain.judge
-        assert options is not None, "the domain's check is a judge"
-        asked_N = np.intersect1d(read_ids(self.labels, LABELLED), read_ids(self.grades))
-        verdicts, record = self._measure_verdicts(task, "chosen_verdict", options, asked_N)
-        num_asked, num_failed = io.count(verdicts), io.count(verdicts, filter="value IS NULL")
-        refuse_silence(num_asked, num_failed)
-        if num_failed:
-            task.say(f"the judge gave no verdict on {num_failed:,} of {num_asked:,} rows: they are graded wrong")
-        grades = grade_by_choice(self.grades, verdicts, str(task.directory / "grades.lance"))
-        return Done(outputs=self.Made(grades=grades, num_asked=num_asked, pass_=record), rows=num_asked)
+    alone: ClassVar[bool] = True
 
 
 def refuse_silence(num_asked: int, num_failed: int) -> None:
@@ -264,45 +243,26 @@ def describe_no_verdict(error: str | None) -> str:
     return f"check_failed: the judge gave no verdict: {error or NO_ANSWER}"
 
 
-def grade_by_choice(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
-    """Write grades replaced by a judge's verdicts (schema ``schemas.SIGNAL``: above 0.5 is right, null is no verdict).
+def apply_verdicts(grades: TableRef, verdicts: TableRef, uri: str, *, alone: bool = False) -> TableRef:
+    """Write grades with a judge's verdicts (schema ``schemas.SIGNAL``: above 0.5 is right, null is no verdict).
 
-    Rows without a label, about which the judge was not asked, are wrong.
+    They correct labels that are wrong by the rule or, if the judge is ``alone``, are the grades: a row without a label,
+    about which the judge was not asked, is then wrong.
     """
-    found = io.read(verdicts, columns=["row_id", "value", "error"])
-    is_right = pc.fill_null(pc.greater(found["value"], 0.5), False)
-    right_ids = found["row_id"].to_numpy()[is_right.to_numpy(zero_copy_only=False)]
-    failed = found.filter(found["value"].is_null()).select(["row_id", "error"]).to_pylist()
-    problems = {row["row_id"]: describe_no_verdict(row["error"]) for row in failed}
-
-    def judged(batch: pa.RecordBatch) -> Json:
-        ids_B, by_rule_B = batch.column("row_id"), batch.column("correct").to_numpy(zero_copy_only=False)
-        correct_B = np.isin(ids_B.to_numpy(), right_ids)
-        problem_B = pa.array([problems.get(row_id) for row_id in ids_B.to_pylist()], pa.string())
-        return {"correct": correct_B, "judged": correct_B & ~by_rule_B, "problem": problem_B}
-
-    return _change_grades(grades, judged, uri)
-
-
-def overrule(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
-    """Write grades, corrected where a judge calls a label right (``verdicts``: schema ``schemas.SIGNAL``)."""
-    accepted = read_ids(verdicts, "value > 0.5")
-
-    def judged(batch: pa.RecordBatch) -> Json:
-        correct_B = batch.column("correct").to_numpy(zero_copy_only=False)
-        judged_B = np.isin(batch.column("row_id").to_numpy(), accepted) & ~correct_B
-        return {"correct": correct_B | judged_B, "judged": judged_B}
-
-    return _change_grades(grades, judged, uri)
-
-
-def _change_grades(grades: TableRef, judged: Callable[[pa.RecordBatch], Json], uri: str) -> TableRef:
-    """Write the grades, with the columns that ``judged`` returns for a batch in place of the batch's own."""
+    accepted_M, problems = read_ids(verdicts, "value > 0.5"), dict[int, str]()
+    if alone:
+        failed = io.read(verdicts, ["row_id", "error"], "value IS NULL").to_pylist()
+        problems = {row["row_id"]: describe_no_verdict(row["error"]) for row in failed}
     schema = schemas.make_grades_schema(io.open_table(grades).schema)
 
     def parts() -> Iterator[pa.Table]:
         for batch in scans.iter_table_batches(grades, {name: name for name in schema.names}, None):
-            columns = {name: batch.column(name) for name in schema.names} | judged(batch)
+            by_rule_B = batch.column("correct").to_numpy(zero_copy_only=False)
+            accepted_B = np.isin(batch.column("row_id").to_numpy(), accepted_M)
+            columns: Json = {name: batch.column(name) for name in schema.names}
+            columns |= {"correct": accepted_B if alone else by_rule_B | accepted_B, "judged": accepted_B & ~by_rule_B}
+            if alone:
+                columns["problem"] = pa.array(map(problems.get, batch.column("row_id").to_pylist()), pa.string())
             yield pa.table([pa.array(columns[name]) for name in schema.names], schema=schema)
 
     return io.write_parts(parts(), schema, uri)

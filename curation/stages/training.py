@@ -1,7 +1,7 @@
 """Stages that make a model, or fine-tune one: a base, a teacher that learns the task's format, a student."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from types import MappingProxyType
 from typing import NamedTuple
@@ -18,7 +18,6 @@ from curation.registry import METHODS, load_code
 from curation.rundir.graph import Done, In, InEach, Stage, setting
 from curation.rundir.hosts import Host
 from curation.rundir.run import Task
-from curation.stages.selected import write_rows
 from curation.storage.paths import Place
 from curation.tables import io, schemas
 
@@ -42,16 +41,14 @@ def training(task: Task, recipe: TrainSection) -> Iterator[None]:
 
     Once another driver has the run directory, the workers stop and do not write to it, and leaving the context fails.
     """
-    from train.launch import TrainProcess, claimed, trained_in  # heavy
+    from train.launch import TrainProcess, trained_in  # heavy
 
-    with claimed(None if task.lease is None else task.lease.claim):
-        if task.stage.host is None:
-            yield
-        else:
-            hold_cpus = task.hosts.hold_cpus
-            hosted = task.hosted(lambda: TrainProcess(recipe, hold_cpus=hold_cpus), max_idle_seconds=MAX_IDLE_SECONDS)
-            with hosted as process, trained_in(process):
-                yield
+    hosted: AbstractContextManager[TrainProcess | None] = nullcontext()
+    if task.stage.host is not None:
+        hold_cpus = task.hosts.hold_cpus
+        hosted = task.hosted(lambda: TrainProcess(recipe, hold_cpus=hold_cpus), max_idle_seconds=MAX_IDLE_SECONDS)
+    with hosted as process, trained_in(process, None if task.lease is None else task.lease.claim):
+        yield
     task.guard()
 
 
@@ -182,8 +179,8 @@ def write_adaptation_rows(
             continue
         row = {"generation": 0, "row_id": example["row_id"], "rank": rank, "label": example["gold"]}
         rows.append({**rendered, **lineage, **row})
-    table = write_rows([pa.Table.from_pylist(rows, schema=schemas.SELECTION)], directory / "adapt").table
-    return table, left_out
+    table = pa.Table.from_pylist(rows, schema=schemas.SELECTION)
+    return io.write(table, str(directory / "adapt.lance")), left_out
 
 
 class TrainStudent(Training):

@@ -25,6 +25,7 @@ os.environ.setdefault("OBJECT_STORE_CLIENT_RETRY_TIMEOUT", str(PATIENCE_SECONDS)
 
 FRAGMENT_ROWS = 1 << 18
 """Maximum number of rows of a fragment written from batches: Lance holds up to 8 MB per column until its end."""
+FRAGMENT_BYTES = 1 << 28
 MOST_RUNS = 1 << 20
 """Maximum number of runs that :func:`make_offset_finder` holds in memory, in 24 MiB."""
 
@@ -76,13 +77,14 @@ def _write(
 
 
 def write_parts(parts: Iterable[pa.Table], schema: pa.Schema, uri: str) -> TableRef:
-    """Write like :func:`write_batches`, at least ``FRAGMENT_ROWS`` rows at a time; pass on errors of ``parts``."""
+    """Write like :func:`write_batches`, ``FRAGMENT_ROWS`` rows or so many bytes at a time; pass on errors of parts."""
     empty = write(schema.empty_table(), uri)
     fragments: list[FragmentMetadata] = []
     held: list[pa.Table] = []
     for part in chain(parts, [None]):
         held += [] if part is None else [part]
-        if sum(table.num_rows for table in held) >= (1 if part is None else FRAGMENT_ROWS):
+        num_rows, num_bytes = sum(table.num_rows for table in held), sum(table.nbytes for table in held)
+        if num_rows >= (1 if part is None else FRAGMENT_ROWS) or num_bytes >= FRAGMENT_BYTES:
             fragments += write_fragments(pa.concat_tables(held), uri, schema=schema, mode="append")
             held = []
     if not fragments:

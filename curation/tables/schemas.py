@@ -182,13 +182,6 @@ def make_kept_schema(schema: pa.Schema, states: Sequence[str]) -> pa.Schema:
     )
 
 
-def make_projected_schema(schema: pa.Schema, size: int) -> pa.Schema:
-    """Return a labels schema with ``state_pca``, the projection of the states in their type or null, in their place."""
-    value = next(field.type.value_type for field in schema if is_state(field.name))
-    fields = [field for field in schema if not is_state(field.name)]
-    return pa.schema([*fields[:-1], pa.field(get_state_column("pca"), pa.list_(value, size)), fields[-1]])
-
-
 def is_state(column: str) -> bool:
     """Return whether a column of a labels table holds hidden states."""
     return column.startswith(get_state_column(""))
@@ -231,17 +224,6 @@ def make_grades_schema(of: pa.Schema) -> pa.Schema:
     """Return ``GRADES``, with ``CLUSTER`` where the table of the examples, or of the grades before, has it."""
     return GRADES.append(CLUSTER) if CLUSTER.name in of.names else GRADES
 
-
-SCORED = pa.schema(
-    [
-        ROW_ID,
-        pa.field("correct", pa.bool_(), nullable=False),
-        pa.field("parsed", pa.bool_(), nullable=False),
-        pa.field("raw", pa.float32()),  # by which rows are ranked; null where the function has nothing to read
-        pa.field("trust", pa.float32()),
-    ]
-)
-"""Graded rows with the scores of one trust function, ascending by row id."""
 
 TOO_LONG = pa.schema(
     [

@@ -62,6 +62,24 @@ class AnsweredRow(NamedTuple):
     error: str | None = None
 
 
+def make_drawn_row(
+    row_id: int, text: str | None, num_prompt: int, numbers: Sequence[Sequence[float]], *, truncated: bool = False
+) -> AnsweredRow:
+    """Return a row with a generated or read answer; ``numbers`` are log-probability, margin and negentropy by token."""
+    logprobs, margins, negentropies = ([of_token[place] for of_token in numbers] for place in range(3))
+    return AnsweredRow(
+        row_id=row_id,
+        completion=text,
+        num_prompt_tokens=num_prompt,
+        num_output_tokens=len(numbers),
+        truncated=truncated,
+        mean_logprob=sum(logprobs) / len(numbers) if numbers else None,
+        token_logprobs=logprobs,
+        margins=OfTokens.of(margins),
+        negentropies=OfTokens.of(negentropies),
+    )
+
+
 def completion_batch(
     rows: Sequence[AnsweredRow], *, states: Mapping[str, Array], state_dtype: str, num_token_logprobs: int = 0
 ) -> pa.RecordBatch:

@@ -9,12 +9,13 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from curation.escaping import quote_text
 from curation.json_types import JsonView
-from curation.teachers.completions import OfTokens
+from curation.teachers.completions import AnsweredRow, OfTokens
 
+NO_ROW = -1  # id in the row of an answer, until a row has asked for it
 MAX_COUNT = 2**31 - 1  # maximum number of tokens that a table's column can hold
 NO_LETTERS = re.compile(rb"<0x[0-9A-F]{2}>|[^0-9A-Za-z]")
 """All but ASCII letters and digits, which are equal in tokens and text however a server writes other bytes."""
@@ -37,28 +38,15 @@ class Token(NamedTuple):
     top: Sequence[float]  # largest log-probabilities of the token's distribution, in any order
 
 
-class ServedAnswer(NamedTuple):
-    """An answer with the fields that a row needs; with an ``error``, only the prompt's tokens may be known."""
+Odd = Mapping[str, str]
+"""Oddities of an answer: keys of ``endpoint_paid.ODD``, each with an example."""
 
-    text: str | None = None
-    num_prompt: int | None = None
-    num_output: int | None = None
-    """Number of the text's tokens, without a stop token if the server returns log-probabilities."""
-    truncated: bool | None = None
-    logprobs: Sequence[float] = ()
-    margins: OfTokens | None = None
-    negentropies: OfTokens | None = None
-    by_option: Sequence[Sequence[float]] | None = None
-    """Log-probabilities of each option's tokens, if options were scored."""
-    error: str | None = None
-    of_text: bool = True  # whether the tokens with log-probabilities contain the text
 
-    @classmethod
-    def from_json(cls, value: Sequence[Any]) -> Self:
-        """Return the answer from its JSON form, a list of the fields."""
-        found = cls(*value)
-        margins, negentropies = (None if of is None else OfTokens(*of) for of in (found.margins, found.negentropies))
-        return found._replace(margins=margins, negentropies=negentropies)
+def restore_row(value: Sequence[Any]) -> AnsweredRow:
+    """Return an answer from its JSON form, a list of the fields of its row."""
+    found = AnsweredRow(*value)
+    margins, negentropies = (None if of is None else OfTokens(*of) for of in (found.margins, found.negentropies))
+    return found._replace(margins=margins, negentropies=negentropies)
 
 
 class UnreadableError(ValueError):
@@ -120,11 +108,12 @@ def parse_billed_usage(found: JsonView, most: Usage) -> tuple[Usage, bool]:
     return used, used != (prompt, output)
 
 
-def read_answer(found: JsonView, used: Usage, *, field: str | None = None) -> ServedAnswer:
-    """Return the answer of a chat or completion, the text or the ``field`` of its JSON object.
+def read_answer(found: JsonView, used: Usage, *, field: str | None = None) -> tuple[AnsweredRow, Odd]:
+    """Return the answer of a chat or completion, the text or the ``field`` of its JSON object, and its oddities.
 
-    It has an ``error`` if it was refused or no row can hold it. ``UnreadableError`` if no choice has a text, or the
-    server ended the answer by an error.
+    Its row has no id yet. It has an ``error`` if the answer was refused or no row can hold it. ``UnreadableError`` if
+    no choice has a text, or the server ended the answer by an error. The number of tokens is that of the text, without
+    a stop token if the server returns log-probabilities.
     """
     try:
         choice = found["choices"][0]
@@ -135,39 +124,37 @@ def read_answer(found: JsonView, used: Usage, *, field: str | None = None) -> Se
         raise UnreadableError(f"lacks a choice with a text ({type(error).__name__}: {error})") from None
     if reason == "error":
         raise UnreadableError("the server ended the answer by an error (finish_reason: error)")
+    row = AnsweredRow(NO_ROW, num_prompt_tokens=used.prompt)
     if reason == "content_filter" or (text is None and reason != "length"):
-        words = f"endpoint_refused: the server gave no text ({shorten_value(reason)})"
-        return ServedAnswer(num_prompt=used.prompt, error=words)
+        return row._replace(error=f"endpoint_refused: the server gave no text ({shorten_value(reason)})"), {}
     if not isinstance(text, str | None):
         raise UnreadableError(f"the text is {shorten_value(text)}")
     try:
         tokens = (_parse_chat_tokens if is_chat else _parse_tokens)(choice.get("logprobs"))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         problem = f"{type(error).__name__}: {quote_text(str(error))}"
-        words = f"endpoint_answer: the log-probabilities cannot be read ({problem})"
-        return ServedAnswer(num_prompt=used.prompt, error=words)
-    is_cut, content = reason == "length", text or ""
+        return row._replace(error=f"endpoint_answer: the log-probabilities cannot be read ({problem})"), {}
+    content = text or ""
     try:
         text, own = _find_answer(content, tokens, reason, field)
         text.encode()
     except UnicodeEncodeError:
-        words = (
-            f"endpoint_answer: the text has half of a surrogate pair, which is not a character: {quote_text(content)}"
-        )
-        return ServedAnswer(num_prompt=used.prompt, error=words)
+        words = "endpoint_answer: the text has half of a surrogate pair, which is not a character"
+        return row._replace(error=f"{words}: {quote_text(content)}"), {}
+    row = row._replace(completion=text, num_output_tokens=used.output, truncated=reason == "length")
     if tokens is None:
-        return ServedAnswer(text=text, num_prompt=used.prompt, num_output=used.output, truncated=is_cut)
-    tops = [sorted(token.top, reverse=True) for token in own]
-    return ServedAnswer(
-        text=text,
-        num_prompt=used.prompt,
-        num_output=len(own),
-        truncated=is_cut,
-        logprobs=[token.logprob for token in own],
+        return row, {}
+    tops, logprobs = [sorted(token.top, reverse=True) for token in own], [token.logprob for token in own]
+    row = row._replace(
+        num_output_tokens=len(own),
+        mean_logprob=sum(logprobs) / len(logprobs) if logprobs else None,
+        token_logprobs=logprobs,
         margins=OfTokens.of([top[0] - top[1] for top in tops]) if all(len(top) > 1 for top in tops) else None,
         negentropies=OfTokens.of([compute_negentropy(token.top) for token in own]) if all(tops) else None,
-        of_text=NO_LETTERS.sub(b"", content.encode()) in NO_LETTERS.sub(b"", b"".join(token.text for token in tokens)),
     )
+    written = NO_LETTERS.sub(b"", b"".join(token.text for token in tokens))
+    of_text = NO_LETTERS.sub(b"", content.encode()) in written
+    return row, {} if of_text else {"other_tokens": quote_text(text)}
 
 
 def is_other(asked: str, answered: object) -> bool:
@@ -176,23 +163,6 @@ def is_other(asked: str, answered: object) -> bool:
         return False
     name, other = (text.lower().rstrip("/").rpartition("/")[2] for text in (asked, answered))
     return re.fullmatch(re.escape(name.removesuffix("-latest")) + r"(-latest|[-@:]\d[\d.-]*)?", other) is None
-
-
-def read_scores(found: JsonView, tokens: Sequence[Sequence[int]]) -> list[list[float]]:
-    """Return log-probabilities of each prompt's last ``tokens``, from vLLM's ``prompt_logprobs`` of just these."""
-    try:
-        choices = sorted(found["choices"], key=lambda choice: choice["index"])
-        scores = []
-        for choice, own in zip(choices, tokens, strict=True):
-            given, ids = choice["prompt_logprobs"], choice["prompt_token_ids"]
-            places = range(len(ids) - len(own), len(ids))
-            if ids[places.start :] != [*own]:
-                raise ValueError("they are of other tokens than were sent")
-            scores.append([_parse_logprob(given[place][str(ids[place])]["logprob"]) for place in places])
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        words = quote_text(str(error), 200)
-        raise UnreadableError(f"lacks log-probabilities of a prompt ({type(error).__name__}: {words})") from None
-    return scores
 
 
 def compute_negentropy(top: Sequence[float]) -> float:

@@ -17,11 +17,11 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
-from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import httpx2
 
@@ -29,17 +29,19 @@ from curation.config.endpoint import MILLION, EndpointConfig
 from curation.errors import ConfigError, RunFailedError
 from curation.escaping import escape_text
 from curation.json_types import JsonView
+from curation.teachers.completions import AnsweredRow
 from curation.teachers.endpoint_answers import (
-    ServedAnswer,
+    Odd,
     UnreadableError,
     Usage,
     check_error,
     is_other,
     parse_billed_usage,
+    read_answer,
     read_json,
     shorten_value,
 )
-from curation.teachers.endpoint_paid import Odd, Paid
+from curation.teachers.endpoint_paid import Paid
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
 SHOWN_WAIT = 10.0  # minimum length of a server's pause that the progress shows, in seconds
@@ -49,9 +51,17 @@ ANSWER_BYTES, TOKEN_BYTES = 2**20, 2**10
 """Maximum length of an answer: a number of bytes, and a further number for each token that it may describe."""
 LONGEST_RETRY_AFTER = 3600.0
 OF_ROWS = frozenset({400, 413, 422})  # status codes by which a server refuses one question
-OF_ALL = frozenset({401, 402, 403, 404, 405, 501})  # status codes by which a server would refuse every question
+_KEY = "the key is missing or wrong (teacher.endpoint.key_env: {key}), on the nodes that ask"
+_ADDRESS = "look at url and model, and at teacher.chat_template: true asks chat/completions, false completions"
 REDIRECTS = range(300, 400)
-UNBILLED = OF_ROWS | OF_ALL | {429, 503}
+MENDS = {
+    301: "questions and key go to no other address than teacher.endpoint.url: set that to where the API is",
+    402: "check the account there",
+    **dict.fromkeys((401, 403), _KEY),
+    **dict.fromkeys((404, 405, 501), _ADDRESS),
+}
+"""Remedies by the status code by which a server would refuse every question; 301 stands for all redirects."""
+UNBILLED = OF_ROWS | MENDS.keys() | {429, 503}
 """Status codes that are never billed, since the server has written nothing; after others, such as 504, it may have."""
 GONE = 8  # number of questions in a row whose tries all fail that ends the run
 Made = TypeVar("Made")
@@ -81,41 +91,23 @@ class TryError(Exception):
         self.status, self.code, self.retry_after, self.kind = status, code, retry_after, kind
 
 
-class ServerQuestion(NamedTuple, Generic[Made]):
+class ServerQuestion(NamedTuple):
     """A question to the server."""
 
-    path: str  # path below the API's address, or a whole URL
+    path: str  # path below the API's address
     body: JsonView
     most: Usage  # maximum number of tokens that the question and its answer can take
-    read: Callable[[JsonView, Usage], Made]
-    """Function that reads the answer, given the tokens billed; raises ``UnreadableError`` if there is none."""
-    key: str | None = None  # hash under which a kept answer is found again, or None if the answer is not kept
+    key: str  # hash under which the answer is found again
+    field: str | None = None  # field of the answer's JSON object that holds the chosen option
 
 
-class Billed(NamedTuple, Generic[Made]):
-    """Content read from a server's answer, with the number of its question in the record of paid answers."""
+class Billed(NamedTuple):
+    """A server's answer, with the number of its question in the record of paid answers."""
 
-    answer: Made
+    answer: AnsweredRow
     number: int
     used: Usage
     odd: Odd
-
-
-class EvenPace:
-    """A limit of units per minute, spread evenly over time."""
-
-    def __init__(self, per_minute: float) -> None:
-        self._seconds, self._free = 60.0 / per_minute, 0.0
-
-    def take(self, amount: float, now: float) -> float:
-        """Reserve an amount and return the seconds to wait before using it."""
-        begin = max(now, self._free)
-        self._free = begin + amount * self._seconds
-        return begin - now
-
-    def correct(self, amount: float) -> None:
-        """Add to an amount reserved earlier; a negative ``amount`` gives units back."""
-        self._free += amount * self._seconds
 
 
 class Client:
@@ -132,11 +124,10 @@ class Client:
                     f"teacher.endpoint.key_env: the environment variable {name} {problem} where the teacher runs; "
                     "set it on every node before Ray starts there"
                 )
-        rates = config.requests_per_minute, config.tokens_per_minute
-        self._paces = [None if rate is None else EvenPace(rate / num_actors) for rate in rates]
-        self._paused_until, self._answered, self._under_way, self._failed = 0.0, 0, 0, 0
-        self._mean_output: float | None = None
-        self.under_way: dict[str, asyncio.Future[ServedAnswer]] = {}
+        rate = config.requests_per_minute
+        self._pace = 0.0 if rate is None else 60.0 * num_actors / rate  # seconds between two requests
+        self._free, self._paused_until, self._answered, self._under_way, self._failed = 0.0, 0.0, 0, 0, 0
+        self.under_way: dict[str, asyncio.Future[AnsweredRow]] = {}
         """Answers that are awaited from the server, by the question's hash."""
         self._settled, self.slots = asyncio.Condition(), asyncio.Semaphore(config.concurrency)
         try:
@@ -174,7 +165,7 @@ class Client:
         until = time.strftime("%H:%M:%S", time.localtime(time.time() + left))
         return f"the server asks to wait until {until}, {left:.0f} s more (Retry-After)"
 
-    async def ask(self, question: ServerQuestion[Made]) -> Billed[Made]:
+    async def ask(self, question: ServerQuestion) -> Billed:
         """Return the answer to a question, recorded as sent; the caller holds a slot and records the answer.
 
         ``RefusedError`` if the question is refused or all its tries fail, ``ConfigError`` if the server refuses all,
@@ -182,10 +173,10 @@ class Client:
         """
         answered_before, tries = self._answered, 0
         while True:
-            guess = await self._wait_for_turn(question.most)
+            await self._wait_for_turn()
             number = await self._afford(question)
             try:
-                return await self._try_once(question, number, guess)
+                return await self._try_once(question, number)
             except TryError as error:
                 if tries >= self.config.retries:
                     await self._give_up(error, others_answered=self._answered > answered_before)
@@ -200,33 +191,30 @@ class Client:
                     self._settled.notify_all()
             await asyncio.sleep(seconds)
 
-    async def _try_once(self, question: ServerQuestion[Made], number: int, guess: float) -> Billed[Made]:
+    async def _try_once(self, question: ServerQuestion, number: int) -> Billed:
         """Return the answer of one try, or raise ``TryError`` with its cost recorded."""
         used = question.most
         try:
             found = read_json(await self._fetch_content(question, number))
             used, is_estimated = parse_billed_usage(found, question.most)
-            if self._paces[1] is not None:
-                self._paces[1].correct(min(sum(used), sum(question.most)) - guess)
             check_error(found)
-            answer = question.read(found, used)
+            answer, odd = read_answer(found, used, field=question.field)
         except UnreadableError as error:
             self.paid.lost(number, used, {"no_answer": str(error)})
             raise TryError(str(error), status=error.status, code=error.code, kind="endpoint_answer") from None
         self._answered, self._failed = self._answered + 1, 0
-        self._mean_output = used.output if self._mean_output is None else 0.9 * self._mean_output + 0.1 * used.output
-        odd = {"estimated": shorten_value(found.get("usage"))} if is_estimated else {}
+        odd = {**odd, "estimated": shorten_value(found.get("usage"))} if is_estimated else {**odd}
         if sum(used) > sum(question.most):
             odd["dear"] = f"{used.prompt:,} and {used.output:,}"
         if is_other(self.config.model, other := found.get("model")):
             odd["other_model"] = shorten_value(other)
         return Billed(answer, number, used, odd)
 
-    async def _fetch_content(self, question: ServerQuestion[Made], number: int) -> bytes:
+    async def _fetch_content(self, question: ServerQuestion, number: int) -> bytes:
         """Return the body that the server sends; raise if it refuses, does not respond, or writes too much."""
         most, content = question.most, b""
         longest = ANSWER_BYTES + TOKEN_BYTES * (most.prompt + most.output * (1 + self.config.top_logprobs))
-        url = question.path if "://" in question.path else f"{self.config.url}{question.path}"
+        url = f"{self.config.url}{question.path}"
         body, kind = json.dumps(question.body).encode(), {"content-type": "application/json"}
         try:
             async with (
@@ -254,19 +242,16 @@ class Client:
         waits = parse_retry_after(response.headers)
         raise TryError(words, status=response.status_code, code=code, retry_after=waits)
 
-    async def _wait_for_turn(self, most: Usage) -> float:
-        """Wait as the limits per minute and the server require, and return the estimate of tokens reserved."""
+    async def _wait_for_turn(self) -> None:
+        """Wait as ``requests_per_minute`` and the server require."""
         now = time.monotonic()
-        # Four bytes are about one token, and answers are as long as others were.
-        guess = most.prompt / 4 + min(most.output, most.output if self._mean_output is None else self._mean_output)
-        taken = zip(self._paces, (1, guess), strict=True)
-        if (wait := max(0.0 if pace is None else pace.take(amount, now) for pace, amount in taken)) > 0:
-            await asyncio.sleep(wait)
+        begin = max(now, self._free)
+        self._free = begin + self._pace
+        await asyncio.sleep(begin - now)
         while (wait := self._paused_until - time.monotonic()) > 0:
             await asyncio.sleep(wait * (1 + 0.1 * random.random()))
-        return guess
 
-    async def _afford(self, question: ServerQuestion[Made]) -> int:
+    async def _afford(self, question: ServerQuestion) -> int:
         """Wait until there is money for a question, record it as sent and return its number.
 
         Without money, an open question may still cost less than was recorded for it; without one, the run fails.
@@ -294,20 +279,9 @@ class Client:
         status, words = error.status, self._describe_error(error)
         if status in OF_ROWS:
             raise RefusedError(f"endpoint_refused: {words}") from None  # the error itself may hold the key
-        if status in OF_ALL or status in REDIRECTS or error.code == "insufficient_quota":
-            if status in (401, 403):
-                key = "endpoint.key_env is not set" if self.config.key_env is None else f"see {self.config.key_env}"
-                mend = f"the key is missing or wrong ({key}), on the nodes that ask"
-            elif status in (404, 405, 501):
-                mend = (
-                    "look at url and model, and at teacher.chat_template: true asks chat/completions, false completions"
-                )
-            elif status in REDIRECTS:
-                mend = (
-                    "questions and key go to no other address than teacher.endpoint.url: set that to where the API is"
-                )
-            else:
-                mend = "check the account there"
+        mend = MENDS.get(301 if status in REDIRECTS else 402 if error.code == "insufficient_quota" else status or 0)
+        if mend is not None:
+            mend = mend.format(key=self.config.key_env)
             raise ConfigError(f"teacher.endpoint: {self.config.url} refuses every question: {words}; {mend}") from None
         self._paused_until = max(self._paused_until, time.monotonic() + (error.retry_after or 0.0))
         return float(min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(tries, 10)) * random.uniform(0.5, 1))
@@ -350,16 +324,12 @@ def parse_error(content: bytes) -> tuple[str, object]:
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds that a server asks to wait, or ``None`` without a request (RFC 9110, section 10.2.3)."""
-    text = headers.get("retry-after-ms")
+    text = headers.get("retry-after", "")
     try:
-        if text is not None:
-            return min(max(0.0, float(text) / 1000), LONGEST_RETRY_AFTER)
-        if (text := headers.get("retry-after")) is None:
-            return None
+        seconds = float(text)
+    except ValueError:
         try:
-            seconds = float(text)
-        except ValueError:
             seconds = parsedate_to_datetime(text).timestamp() - time.time()
-    except (ValueError, TypeError, OverflowError):
-        return None
+        except (ValueError, TypeError, OverflowError):
+            return None
     return min(max(0.0, seconds), LONGEST_RETRY_AFTER) if seconds == seconds else None

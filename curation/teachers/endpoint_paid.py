@@ -26,9 +26,9 @@ from curation.config.endpoint import TokenPrice
 from curation.json_types import Json
 from curation.storage.files import append_lines, sync_file
 from curation.storage.paths import Place, Remote, read_range, to_place
-from curation.teachers.endpoint_answers import ServedAnswer, Usage
+from curation.teachers.completions import AnsweredRow
+from curation.teachers.endpoint_answers import Odd, Usage, restore_row
 
-Odd = Mapping[str, str]  # oddities of an answer: keys of ``ODD``, each with an example
 ODD = {
     "no_answer": "were no answers, counted as paid, and were asked again",
     "estimated": "did not say what they cost, or said what cannot be, so that tokens are estimated",
@@ -96,7 +96,7 @@ class Paid:
     def __init__(self, folder: str | None) -> None:
         self._folder: Place | None = None if folder is None else to_place(folder)
         self.spending = Spending()
-        self._kept: dict[str, ServedAnswer | _At] = {}
+        self._kept: dict[str, AnsweredRow | _At] = {}
         self._elsewhere: dict[str, tuple[str, str]] = {}  # questions of others: the file, and what is open in it
         self._read: dict[str, int] = {}
         self._name, self._number, self._num_written, self._refreshed = uuid.uuid4().hex, 0, 0, 0.0
@@ -106,13 +106,13 @@ class Paid:
             self._folder.mkdir(parents=True, exist_ok=True)
         self.refresh(at_once=True)
 
-    def find(self, key: str) -> ServedAnswer | None:
+    def find(self, key: str) -> AnsweredRow | None:
         """Return the recorded answer to a question, or None."""
         found = self._kept.get(key)
         if isinstance(found, _At):
             assert self._folder is not None, "only files have places"
             line = read_range(self._folder / found.file, found.start, found.stop)
-            return ServedAnswer.from_json(json.loads(line)["answer"])
+            return restore_row(json.loads(line)["answer"])
         return found
 
     def is_asked_elsewhere(self, key: str) -> bool:
@@ -131,7 +131,7 @@ class Paid:
         self._note({"sent": self._number, "tokens": most, **({} if key is None else {"key": key})})
         return self._number
 
-    def got(self, number: int, key: str, used: Usage, answer: ServedAnswer, odd: Odd) -> None:
+    def got(self, number: int, key: str, used: Usage, answer: AnsweredRow, odd: Odd) -> None:
         """Record an answer and its cost."""
         line = {"got": number, "key": key, "tokens": used, "answer": answer, **({"odd": odd} if odd else {})}
         try:
@@ -219,7 +219,7 @@ class Paid:
                         spending.examples.setdefault(kind, example)
                     if "key" in line:
                         self._elsewhere.pop(line["key"], None)
-                        self._kept[line["key"]] = ServedAnswer.from_json(line["answer"]) if in_memory else at
+                        self._kept[line["key"]] = restore_row(line["answer"]) if in_memory else at
         return taken
 
 

@@ -1,4 +1,8 @@
-"""The pass of ``logit_numbers`` as a Triton kernel, with one program per row."""
+"""The pass of ``logit_numbers`` as a Triton kernel, with one program per row.
+
+It keeps running values over the vocabulary ("Online normalizer calculation for softmax", Milakov and Gimelshein 2018),
+to read the logits once and without a float32 copy of all of them.
+"""
 
 from typing import Any
 

@@ -3,15 +3,13 @@
 An option's score is the sum of its tokens' natural-log probabilities given the prompt, without an end token. The answer
 is the likeliest option, the first one of equals, or the option that came with the row. The prompt is fed once: its last
 token's logits give the probability of each option's first token. The other probabilities come from the inner nodes of
-the options' trie (``trie``), which are fed after the prompt once each, as branches of one pass (``Forward.branch``). A
-model that cannot take branches is fed each path of inner nodes after a copy of the prompt's keys and values. If logits
+the options' trie (``trie``): each path of inner nodes is fed after a copy of the prompt's keys and values. If logits
 are exactly the head's linear product, a pass keeps the head's input, and ``Forward.logprobs`` computes the
 log-probabilities; otherwise it keeps the logits. Last, the options whose states are requested are fed, usually just the
 chosen one.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -19,27 +17,16 @@ import torch
 
 from curation.config import AskConfig
 from curation.config.states import LAST, find_layers, parse
-from curation.teachers.completions import (
-    AnsweredRow,
-    OfTokens,
-    join_chosen_tokens,
-    make_answered_batch,
-    make_paired_row,
-    rank_options,
-    subtract_baselines,
-)
+from curation.teachers.completions import make_answered_batch, make_drawn_row
 from curation.teachers.forward import Forward, ForwardPass, Prefix, iter_padded_batches
 from curation.teachers.logit_numbers import compute_float_numbers
-from curation.teachers.prompts import TokenisedRequest
+from curation.teachers.prompts import TokenisedRequest, make_scored_row
 from curation.teachers.trie import Trie
 
 MAX_LOGITS = 2**27
-"""Maximum number of logits (0.5 GiB in float32), or of mask entries, per pass; longer inputs are fed in pieces."""
+"""Maximum number of logits (0.5 GiB in float32) per pass; longer inputs are fed in pieces."""
 
-Nodes = list[tuple[int, int]]  # nodes of a batch: index of the row, and node of its trie
-
-Scorer = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Function of indices [C] into K nodes and tokens [C] that returns each token's log-probability [C] after its node."""
+Fed = list[tuple[int, int, int, int]]  # nodes that a pass was fed: its row and position there, the trie, the node
 
 
 @torch.inference_mode()
@@ -54,93 +41,40 @@ def score_options(
     prefix, (logits_B1V, hidden_B1D) = forward.start([row.prompt for row in rows], find_layers(config.states))
     tries = [row.trie for row in rows]
     logprobs = [[0.0] * len(trie.tokens) for trie in tries]  # of each node's token after its parent
-    _take(logprobs, tries, partial(_compute_logprobs, logits_B1V[:, 0]), [(place, 0) for place in range(len(rows))])
-    if width := max(len(trie.inner) for trie in tries):
-        feed = _iter_branches if prefix.has_room(width) and forward.takes_branches else _iter_paths
-        for scorer, nodes in feed(forward, prefix, tries, config.batch_tokens):
-            _take(logprobs, tries, scorer, nodes)
-    answers, fed = [], list[list[list[int]]]()  # fed: the tokens of each row's options by likelihood
-    for row, trie, values in zip(rows, tries, logprobs, strict=True):
-        options, num_tokens, by_token = row.options or [], len(row.prompt), trie.along(values)
-        scores = [sum(own) for own in by_token]
-        if row.request.in_pairs:
-            lengths = [len(tokens) for tokens in options]
-            answers.append(make_paired_row(row.request, scores, num_prompt_tokens=num_tokens, lengths=lengths))
-            fed.append([join_chosen_tokens(row.request, options, scores)])
-            continue
-        means = [sum(own) / len(own) for own in by_token]
-        chosen_by = subtract_baselines(means if normalise else scores, row.request.baselines)
-        order = rank_options(chosen_by, row.choice)
-        place = order[0]
-        fed.append([options[ranked] for ranked in order])
-        answers.append(
-            AnsweredRow(
-                row_id=row.request.row_id,
-                completion=(row.request.options or ())[place],
-                num_prompt_tokens=num_tokens,
-                num_output_tokens=len(by_token[place]),
-                truncated=False,
-                mean_logprob=means[place],
-                token_logprobs=by_token[place],
-                option_logprobs=scores,
-                option_scores=chosen_by,
-                given_option=row.choice,
-            )
-        )
-    return make_answered_batch(answers, _compute_states(forward, prefix, fed, config, hidden_B1D[:, 0]), config)
+    roots = [(place, 0, place, 0) for place in range(len(rows))]
+    _take(forward, ForwardPass(logits_B1V, hidden_B1D), tries, logprobs, roots, linear=False)
+    for passed, fed in _iter_paths(forward, prefix, tries, config.batch_tokens):
+        _take(forward, passed, tries, logprobs, fed, linear=forward.head_is_linear)
+    scored = zip(rows, tries, logprobs, strict=True)
+    made = [make_scored_row(row, trie.along(values), normalise=normalise) for row, trie, values in scored]
+    answers, ranked = [answer for answer, _ in made], [tokens for _, tokens in made]
+    return make_answered_batch(answers, _compute_states(forward, prefix, ranked, config, hidden_B1D[:, 0]), config)
 
 
-def _compute_logprobs(logits_KV: torch.Tensor, k_C: torch.Tensor, token_C: torch.Tensor) -> torch.Tensor:
-    """Return log-probabilities [C] of tokens, given the logits at the indices ``k_C``."""
-    return logits_KV[k_C, token_C] - logits_KV.logsumexp(dim=-1)[k_C]
-
-
-def _take(logprobs: list[list[float]], tries: Sequence[Trie], scorer: Scorer, nodes: Nodes) -> None:
-    """Set the log-probabilities of the children of K nodes."""
-    found = [
+def _take(
+    forward: Forward, passed: ForwardPass, tries: Sequence[Trie], logprobs: list[list[float]], fed: Fed, *, linear: bool
+) -> None:
+    """Set the log-probabilities of the children of K nodes that a pass was fed."""
+    b_K, t_K = forward.tensor([[b, t] for b, t, _, _ in fed]).T
+    asked = [
         (k, token, place, child)
-        for k, (place, node) in enumerate(nodes)
+        for k, (_, _, place, node) in enumerate(fed)
         for token, child in tries[place].children[node].items()
     ]
-    logprob_C = scorer(*torch.tensor([entry[:2] for entry in found]).T)
-    for (_, _, place, child), logprob in zip(found, logprob_C.tolist(), strict=True):
+    k_C, token_C = forward.tensor([[k, token] for k, token, _, _ in asked]).T
+    if linear:
+        logprob_C = forward.logprobs(passed.hidden_BTD[b_K, t_K], k_C, token_C)
+    else:
+        logits_KV = passed.logits_BTV[b_K, t_K]
+        logprob_C = logits_KV[k_C, token_C] - logits_KV.logsumexp(dim=-1)[k_C]
+    for (_, _, place, child), logprob in zip(asked, logprob_C.tolist(), strict=True):
         logprobs[place][child] = logprob
-
-
-def _iter_branches(
-    forward: Forward, prefix: Prefix, tries: Sequence[Trie], batch_tokens: int
-) -> Iterator[tuple[Scorer, Nodes]]:
-    """Feed all inner nodes as branches of one pass; yield scorers with their nodes."""
-    places = [place for place, trie in enumerate(tries) if trie.inner]
-    grown = prefix.select(forward.tensor(places)) if len(places) < len(tries) else prefix.fork()
-    grown.layers = (LAST,)  # what the head reads
-    width = max(len(tries[place].inner) for place in places)
-    ids_BT = np.full((len(places), width), forward.pad)
-    depth_BT = np.zeros((len(places), width), dtype=np.int64)
-    sees_BTT = np.repeat(np.eye(width, dtype=bool)[None], len(places), axis=0)  # padding sees itself and the prompt
-    for b, place in enumerate(places):
-        trie = tries[place]
-        ids_BT[b, : len(trie.inner)] = [trie.tokens[node] for node in trie.inner]
-        depth_BT[b, : len(trie.inner)] = [trie.depths[node] - 1 for node in trie.inner]
-        column = {node: t for t, node in enumerate(trie.inner)}
-        for node, t in column.items():
-            if (parent := trie.parents[node]) in column:
-                sees_BTT[b, t] |= sees_BTT[b, column[parent]]
-    ids, depth, sees = (torch.from_numpy(array).to(forward.device) for array in (ids_BT, depth_BT, sees_BTT))
-    linear = forward.head_is_linear
-    piece = max(1, MAX_LOGITS // (len(places) * (prefix.width + width if linear else forward.vocabulary_size)))
-    for begin in range(0, width, piece):
-        part = slice(begin, begin + piece)
-        seen = sees[:, part, : begin + piece]
-        passed = forward.branch(grown, ids[:, part], depth[:, part], seen, logits=not linear)
-        fed = [(b, t, node) for b, place in enumerate(places) for t, node in enumerate(tries[place].inner[part])]
-        yield _make_scorer(forward, passed, [[b, t] for b, t, _ in fed]), [(places[b], node) for b, _, node in fed]
 
 
 def _iter_paths(
     forward: Forward, prefix: Prefix, tries: Sequence[Trie], batch_tokens: int
-) -> Iterator[tuple[Scorer, Nodes]]:
-    """Feed paths that together hold all inner nodes after copies of the prompts; yield scorers with their nodes."""
+) -> Iterator[tuple[ForwardPass, Fed]]:
+    """Feed paths that together hold all inner nodes after copies of the prompts; yield each pass with its nodes."""
     to_feed = []  # the row's place, the nodes of the path, and how many of them others have given already
     for place, trie in enumerate(tries):
         given: set[int] = set()
@@ -154,26 +88,18 @@ def _iter_paths(
         ids_BT = [[tries[place].tokens[node] for node in path] for place, path, _ in some]
         ids = forward.tensor([row + [forward.pad] * (width - len(row)) for row in ids_BT])
         copies = prefix.select(forward.tensor([place for place, _, _ in some]))
-        copies.layers = (LAST,)
+        copies.layers = (LAST,)  # what the head reads
         linear = forward.head_is_linear
         piece = width if linear else max(1, MAX_LOGITS // (len(some) * forward.vocabulary_size))
         for begin in range(0, width, piece):
             passed = forward.extend(copies, ids[:, begin : begin + piece], logits=not linear)
             fed = [
-                (b, t - begin, (place, path[t]))
+                (b, t - begin, place, path[t])
                 for b, (place, path, num_given) in enumerate(some)
                 for t in range(max(begin, num_given), min(begin + piece, len(path)))
             ]
             if fed:
-                yield _make_scorer(forward, passed, [[b, t] for b, t, _ in fed]), [node for _, _, node in fed]
-
-
-def _make_scorer(forward: Forward, passed: ForwardPass, taken: list[list[int]]) -> Scorer:
-    """Return a scorer of tokens after K tokens of a pass, given row and position [K, 2] of each of the K."""
-    b_K, t_K = forward.tensor(taken).T
-    if forward.head_is_linear:
-        return partial(forward.logprobs, passed.hidden_BTD[b_K, t_K])
-    return partial(_compute_logprobs, passed.logits_BTV[b_K, t_K])
+                yield passed, fed
 
 
 def _compute_states(
@@ -242,8 +168,6 @@ def read_answers(forward: Forward, rows: Sequence[TokenisedRequest], config: Ask
         numbers_BT3[:, begin:end] = found_N3.reshape(len(rows), -1, 3)
         before_B1V = fed.logits_BTV[:, -1:]
         hidden.append(fed.hidden_BTD)
-    by_token = [of_row[:length] for of_row, length in zip(numbers_BT3.tolist(), lengths, strict=True)]
-    logprobs, margins, negentropies = ([[token[at] for token in of_row] for of_row in by_token] for at in range(3))
     prompt_BD = prompts.hidden_BTD[:, 0].float()
     found = {
         "prompt_last": prompt_BD,
@@ -255,17 +179,7 @@ def read_answers(forward: Forward, rows: Sequence[TokenisedRequest], config: Ask
         for state in map(parse, config.states)
     }
     answered = [
-        AnsweredRow(
-            row_id=row.request.row_id,
-            completion=row.request.given,
-            num_prompt_tokens=len(row.prompt),
-            num_output_tokens=len(logprob),
-            truncated=False,
-            mean_logprob=sum(logprob) / len(logprob),
-            token_logprobs=logprob,
-            margins=OfTokens.of(margin),
-            negentropies=OfTokens.of(negentropy),
-        )
-        for row, logprob, margin, negentropy in zip(rows, logprobs, margins, negentropies, strict=True)
+        make_drawn_row(row.request.row_id, row.request.given, len(row.prompt), of_row[:length])
+        for row, of_row, length in zip(rows, numbers_BT3.tolist(), lengths, strict=True)
     ]
     return make_answered_batch(answered, states, config)

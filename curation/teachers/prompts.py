@@ -12,7 +12,16 @@ from curation.config import AskConfig
 from curation.config.states import find_layers, parse
 from curation.models import as_user_turns, encode_prefixes
 from curation.teachers import Gate, Request
-from curation.teachers.completions import Array, find_options_problem, prompt_batch
+from curation.teachers.completions import (
+    AnsweredRow,
+    Array,
+    find_options_problem,
+    join_chosen_tokens,
+    make_paired_row,
+    prompt_batch,
+    rank_options,
+    subtract_baselines,
+)
 from curation.teachers.trie import Trie
 
 if TYPE_CHECKING:
@@ -137,6 +146,39 @@ def tokenise(
         )
         for request, tokens, own, choice, is_text in zip(requests, prompt_tokens, texts, choices, read, strict=True)
     ]
+
+
+def make_scored_row(
+    row: TokenisedRequest, by_token: Sequence[Sequence[float]], *, normalise: bool, drawn: int | None = None
+) -> tuple[AnsweredRow, list[list[int]]]:
+    """Return a row with its answer, given the log-probabilities of each option's tokens, and the tokens of its options.
+
+    These are by likelihood; of options in pairs there are only the chosen ones, joined. With ``normalise`` an option is
+    chosen by the mean of its log-probabilities instead of their sum. ``drawn`` is the index of the option that an
+    engine has drawn.
+    """
+    request, options, scores = row.request, row.options or [], [sum(own) for own in by_token]
+    if request.in_pairs:
+        lengths = [len(tokens) for tokens in options]
+        paired = make_paired_row(request, scores, num_prompt_tokens=len(row.prompt), lengths=lengths)
+        return paired, [join_chosen_tokens(request, options, scores)]
+    means = [score / len(own) for score, own in zip(scores, by_token, strict=True)]
+    chosen_by = subtract_baselines(means if normalise else scores, request.baselines)
+    order = rank_options(chosen_by, row.choice if drawn is None else drawn)
+    place = order[0]
+    answer = AnsweredRow(
+        row_id=request.row_id,
+        completion=(request.options or ())[place],
+        num_prompt_tokens=len(row.prompt),
+        num_output_tokens=len(by_token[place]),
+        truncated=False,
+        mean_logprob=means[place],
+        token_logprobs=by_token[place],
+        option_logprobs=scores,
+        option_scores=chosen_by,
+        given_option=row.choice,
+    )
+    return answer, [options[ranked] for ranked in order]
 
 
 def ask_gate(gate: Gate, rows: Sequence[TokenisedRequest], wide_ND: Array, config: AskConfig) -> npt.NDArray[np.bool_]:

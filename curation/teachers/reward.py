@@ -2,7 +2,7 @@
 
 They have a sequence-classification head as in Skywork-Reward-V2, or a head of the model's own code as in ArmoRM (the
 output's ``score``) and Qwen2.5-Math-RM (the output's first field). A verifier that judges in words is a signal instead
-(``curation.signals.verifier``).
+(``curation.signals.methods``).
 """
 
 from collections.abc import Sequence

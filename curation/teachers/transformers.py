@@ -35,11 +35,10 @@ from curation.models import as_user_turns, check_layers, check_tokens, decode_to
 from curation.refs import ModelRef
 from curation.teachers import BaseTeacher, Gate, Request
 from curation.teachers.completions import (
-    AnsweredRow,
     Array,
-    OfTokens,
     error_batch,
     make_answered_batch,
+    make_drawn_row,
     make_dropped_batch,
 )
 from curation.teachers.forward import Forward, iter_padded_batches
@@ -59,18 +58,16 @@ class _OpenAnswer:
     walk: Walk | None = None  # of an answer that is held to options
     options: Sequence[str] = ()
     tokens: list[int] = field(default_factory=list)  # the answer so far, without a stop token
-    logprobs: list[float] = field(default_factory=list)
-    margins: list[float] = field(default_factory=list)
-    negentropies: list[float] = field(default_factory=list)
+    numbers: list[Sequence[float]] = field(default_factory=list)
+    """Log-probability of each token, and margin and negative entropy of its distribution."""
     text: str = ""
     truncated: bool = False
     num_content: int | None = None  # set once the answer's end is known
 
     def go_on(self, token: int, numbers: Sequence[float]) -> None:
-        """Add a token with its log-probability, and margin and negative entropy of its distribution."""
+        """Add a token."""
         self.tokens.append(token)
-        for kept, number in zip((self.logprobs, self.margins, self.negentropies), numbers, strict=True):
-            kept.append(number)
+        self.numbers.append(numbers)
 
 
 class TransformersTeacher(BaseTeacher):
@@ -191,7 +188,11 @@ class TransformersTeacher(BaseTeacher):
             next_B1 = self._forward.tensor(newest)
             logits_B1V, hidden_B1D = self._forward.extend(prefix, next_B1)
             states.answer(hidden_B1D[:, 0])
-        yield _make_batch(requests, rows, states, config)
+        answers = []
+        for one, row in zip(requests, rows, strict=True):
+            numbers, num_prompt = row.numbers[: row.num_content], len(one.prompt)
+            answers.append(make_drawn_row(one.request.row_id, row.text, num_prompt, numbers, truncated=row.truncated))
+        yield make_answered_batch(answers, states.arrays(), config)
 
     def _draw(
         self, rows: list[_OpenAnswer], logits_BV: torch.Tensor, seen_BV: torch.Tensor | None, decoding: DecodingConfig
@@ -300,27 +301,6 @@ class _States:
     def arrays(self) -> dict[tuple[str, int], Array]:
         """Return the states of all rows, float32 [N, D], by position and rank; the rank is always 1, the answer's."""
         return {(position, 1): kept_ND.numpy() for position, kept_ND in self._kept.items()}
-
-
-def _make_batch(
-    requests: Sequence[TokenisedRequest], rows: Sequence[_OpenAnswer], states: "_States", config: AskConfig
-) -> pa.RecordBatch:
-    """Return a batch of ``schemas.make_completions_schema`` with answers that have ended."""
-    answers = [
-        AnsweredRow(
-            row_id=request.request.row_id,
-            completion=row.text,
-            num_prompt_tokens=len(request.prompt),
-            num_output_tokens=row.num_content,
-            truncated=row.truncated,
-            mean_logprob=sum(row.logprobs[: row.num_content]) / row.num_content if row.num_content else None,
-            token_logprobs=row.logprobs[: row.num_content],
-            margins=OfTokens.of(row.margins[: row.num_content]),
-            negentropies=OfTokens.of(row.negentropies[: row.num_content]),
-        )
-        for request, row in zip(requests, rows, strict=True)
-    ]
-    return make_answered_batch(answers, states.arrays(), config)
 
 
 def compute_distribution(logits_BV: torch.Tensor, decoding: DecodingConfig) -> torch.Tensor:

@@ -17,21 +17,26 @@ import numpy as np
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig
-from curation.config.states import find_positions, find_ranks
+from curation.config.states import find_positions, find_ranks, parse
 from curation.errors import ModelError
 from curation.json_types import Json
 from curation.models import as_user_turns, check_layers, decode_tokens, load_configuration, load_tokenizer
 from curation.refs import ModelRef
 from curation.teachers import BaseTeacher, Gate, Request
-from curation.teachers.completions import Array, error_batch, join_chosen_tokens, rank_options
-from curation.teachers.prompts import OptionTokens, TokenisedRequest, ask_gate, count_text_tokens, tokenise
+from curation.teachers.completions import AnsweredRow, Array, error_batch, make_answered_batch, make_dropped_batch
+from curation.teachers.prompts import (
+    OptionTokens,
+    TokenisedRequest,
+    ask_gate,
+    count_text_tokens,
+    make_scored_row,
+    tokenise,
+)
 from curation.teachers.trie import Walk
 from curation.teachers.vllm_engine import Engine, Inbox, stop_ids_of
 from curation.teachers.vllm_rows import (
     EngineRequest,
     EngineRow,
-    RowBatches,
-    Scoring,
     answer_params,
     compute_ring,
     make_fed_params,
@@ -126,7 +131,7 @@ class _Stream:
         self._teacher, self._engine, self._decoding, self._seed = teacher, teacher.engine, decoding, seed
         self._states, self._positions = config.states, find_positions(config.states)
         self._gate = gate
-        self._config, self._batches = config, RowBatches(config, teacher.state_size, decoding.normalise_options)
+        self._config = config
         self._inbox: Inbox = deque()
         self._held: set[str] = set()  # names of requests under way or to be collected
         self._ended: list[tuple[str, EngineRow, EngineRequest]] = []  # to be collected
@@ -157,7 +162,7 @@ class _Stream:
                 self._collect()
             while len(self._done) >= BATCH_ROWS or (self._done and not (more or self._num_sent or self._ended)):
                 rows, self._done = self._done[:BATCH_ROWS], self._done[BATCH_ROWS:]
-                yield from self._batches.of(rows)
+                yield from self._iter_batches(rows)
 
     def close(self) -> None:
         """Drop all unfinished requests."""
@@ -183,30 +188,32 @@ class _Stream:
                 yield error_batch(bad, self._config, teacher.state_size)
 
     def _send_row(self, given: TokenisedRequest) -> None:
-        options = given.options
+        options, part = given.options, EngineRequest(tokens=given.answer or [])
+        row = EngineRow(given=given, left=1, by_rank={1: part})
         if given.answer is not None:
-            read = EngineRequest(tokens=given.answer)
-            self._score(EngineRow(given=given, parts=[read], left=1, text=given.request.given or ""), read)
+            row.text = given.request.given or ""
+            self._score(row, part)
         elif options is None or given.request.is_drawn:
-            row = EngineRow(given=given, parts=[EngineRequest(tokens=[])], left=1, is_prompt=self._gate is not None)
+            row.is_prompt = self._gate is not None
             if row.is_prompt:
-                self._send(row, row.parts[0], given.prompt, make_fed_params())
+                self._send(row, part, given.prompt, make_fed_params())
             else:
                 self._send_answer(row)
         elif max(map(len, options)) == 1 and given.request.baselines is None and not given.request.in_pairs:
-            row = EngineRow(given=given, parts=[EngineRequest(tokens=[])], left=1, letters=[])
-            params = make_letter_params([tokens[0] for tokens in options], given.choice)
-            self._send(row, row.parts[0], given.prompt, params)
+            row.is_letter = True
+            self._send(row, part, given.prompt, make_letter_params([tokens[0] for tokens in options], given.choice))
         else:
-            scoring = Scoring(given.trie)
-            row = EngineRow(given=given, parts=[], left=len(scoring.parts), scoring=scoring)
-            for part in scoring.parts:
-                self._send(row, part, given.prompt + part.tokens, make_fed_params(letters=scoring.asks(part)))
+            trie = given.trie
+            row.logprobs, row.left = [0.0] * len(trie.tokens), 1 + len(trie.inner)
+            for node in (0, *trie.inner):  # the prefix cache holds the prompt
+                path = EngineRequest(tokens=[trie.tokens[of] for of in trie.path(node)], node=node)
+                params = make_fed_params(letters=list(trie.children[node]))
+                self._send(row, path, given.prompt + path.tokens, params)
 
     def _send_answer(self, row: EngineRow) -> None:
         seed = row.given.request.make_seed(self._seed) if self._decoding.temperature else None
         params = answer_params(row.given, self._decoding, self._teacher.stop_ids, seed)
-        self._send(row, row.parts[0], row.given.prompt, params)
+        self._send(row, row.by_rank[1], row.given.prompt, params)
 
     def _score(self, row: EngineRow, part: EngineRequest) -> None:
         """Feed an answer after its prompt; retries do not read the prefix cache."""
@@ -222,13 +229,12 @@ class _Stream:
         """Set a part's tokens and its row's answer from the engine's output, and queue the part for collection."""
         self._num_sent -= 1
         self._ended.append((name, row, part))
-        if row.is_prompt or part.node is not None or part.tries or part.short or part is not row.parts[0]:
+        if row.is_prompt or part.node is not None or part.tries or part.short or part is not row.by_rank[1]:
             return  # a prompt alone; a node; fed again, for what the tap lacked; or given
         if row.given.answer is not None:
             return  # it came with the row
-        if row.letters is not None:
-            part.tokens, choice = [output.token_ids[0]], row.given.choice
-            row.choice = (row.given.options or []).index(part.tokens) if choice is None else choice
+        if row.is_letter:
+            part.tokens = [output.token_ids[0]]
         elif row.given.options is None:
             self._cut(row, part, list(output.token_ids), by_token=output.finish_reason == "stop")
         elif row.given.request.is_drawn:
@@ -262,17 +268,18 @@ class _Stream:
         others = [(place, row, part) for place, (_, row, part) in enumerate(ended) if not row.is_prompt]
         self._pass_prompts(prompts, found)
         for place, row, part in others:
-            if row.scoring is not None and part.node is not None:
-                row.scoring.take(part, found.letters[place])
+            if part.node is not None:
+                trie = row.given.trie
+                for child, logprob in zip(trie.children[part.node].values(), found.letters[place], strict=True):
+                    row.logprobs[child] = logprob
                 row.left -= 1
                 if row.left == 0:
-                    self._feed_ranked(row, row.scoring)
+                    self._choose(row, trie.along(row.logprobs))
                 continue
             states = [found.states[position][place] for position in self._positions]
             fate = found.fates[place]
-            if row.letters == []:
-                row.letters = found.letters[place]  # computed in the first step, and so never lost
-                self._feed_others(row, row.letters)
+            if row.is_letter and row.answer is None:  # computed in the first step, and so never lost
+                self._choose(row, [[logprob] for logprob in found.letters[place]])
             if fate == "lost":
                 part.short, part.tries = False, part.tries + 1
                 if part.tries <= MAX_TRIES:
@@ -282,8 +289,7 @@ class _Stream:
             elif part.short:
                 self._complete(part, states[0])
             else:
-                part.logprob, part.logprobs, part.margins, part.negentropies = found.summaries[place]
-                part.states = states
+                part.summary, part.states = found.summaries[place], states
                 if fate == "short" and self._states:
                     part.short = True
                     self._send(row, part, row.given.prompt + part.tokens, make_fed_params())
@@ -307,37 +313,41 @@ class _Stream:
                 row.dropped = True
                 self._done.append(row)
 
-    def _feed_ranked(self, row: EngineRow, scoring: Scoring) -> None:
-        """Feed the chosen option and others whose states are requested, or the joined options chosen in pairs."""
-        options = row.given.options or []
-        if row.given.request.in_pairs:
-            tokens = join_chosen_tokens(row.given.request, options, scoring.scores(normalise=False))
-            row.by_rank[1] = EngineRequest(tokens=tokens)
-        else:
-            order, by_token = scoring.order(row.given, normalise=self._decoding.normalise_options), scoring.by_token
-            row.choice = order[0]
-            for rank in (1, *find_ranks(self._states)):
-                if rank <= len(order):
-                    place = order[rank - 1]
-                    sums, logprobs = sum(by_token[place]), by_token[place]
-                    row.by_rank[rank] = EngineRequest(tokens=options[place], logprob=sums, logprobs=logprobs)
-        row.parts += row.by_rank.values()
-        if not self._states:
-            self._done.append(row)
-            return
-        row.left = len(row.parts)
-        for part in row.parts:
-            self._score(row, part)
-
-    def _feed_others(self, row: EngineRow, letters: list[float]) -> None:
-        """Feed the options of one token, other than the drawn one, whose states are requested."""
-        order = [row.choice, *(place for place in rank_options(letters) if place != row.choice)]
-        for rank in find_ranks(self._states):
-            if rank <= len(order):
-                part = row.by_rank[rank] = EngineRequest(tokens=(row.given.options or [])[order[rank - 1]])
-                row.parts.append(part)
+    def _choose(self, row: EngineRow, by_token: list[list[float]]) -> None:
+        """Set the answer of a row whose options are scored, and feed the options whose states are requested."""
+        drawn, normalise = None, self._decoding.normalise_options
+        if row.is_letter:
+            choice = row.given.choice
+            drawn = (row.given.options or []).index(row.by_rank[1].tokens) if choice is None else choice
+        row.answer, ranked = make_scored_row(row.given, by_token, normalise=normalise, drawn=drawn)
+        ranks = (1, *find_ranks(self._states)) if self._states else ()
+        for rank in ranks[1:] if row.is_letter else ranks:  # the engine has fed the letter that it drew
+            if rank <= len(ranked):
+                part = row.by_rank[rank] = EngineRequest(tokens=ranked[rank - 1])
                 row.left += 1
                 self._score(row, part)
+        if row.left == 0:
+            self._done.append(row)
+
+    def _iter_batches(self, rows: list[EngineRow]) -> Iterator[pa.RecordBatch]:
+        """Yield up to three batches: rows that failed, rows that the gate dropped, and answered rows."""
+        config, state_size = self._config, self._teacher.state_size
+        if bad := {row.given.request.row_id: row.error for row in rows if row.error is not None}:
+            yield error_batch(bad, config, state_size)
+        if dropped := [row.given for row in rows if row.dropped]:
+            num_tokens = {given.request.row_id: len(given.prompt) for given in dropped}
+            yield make_dropped_batch(num_tokens, config, state_size)
+        answered = [row for row in rows if row.error is None and not row.dropped]
+        if not answered:
+            return
+        states: dict[tuple[str, int], Array] = {}
+        for position, rank in dict.fromkeys((state.position, state.rank) for state in map(parse, config.states)):
+            place = self._positions.index(position)
+            none_D = np.zeros_like(answered[0].by_rank[1].states[place])  # of a row with fewer options
+            parts = [row.by_rank.get(rank) for row in answered]
+            states[position, rank] = np.stack([none_D if part is None else part.states[place] for part in parts])
+        answers = [_make_answered_row(row) if row.answer is None else row.answer for row in answered]
+        yield make_answered_batch(answers, states, config)
 
     def _complete(self, part: EngineRequest, last_D: Array) -> None:
         """Add the state of the answer's last token, which a further request computed."""
@@ -346,3 +356,21 @@ class _Stream:
                 part.states[place] = last_D
             elif position == "output_mean":
                 part.states[place] = part.states[place] + last_D / len(part.tokens)
+
+
+def _make_answered_row(row: EngineRow) -> AnsweredRow:
+    """Return a row whose answer was drawn or read."""
+    part = row.by_rank[1]
+    assert part.summary is not None, "the row has ended"
+    logprob, logprobs, margins, negentropies = part.summary
+    return AnsweredRow(
+        row_id=row.given.request.row_id,
+        completion=row.text,
+        num_prompt_tokens=len(row.given.prompt),
+        num_output_tokens=len(part.tokens),
+        truncated=row.truncated,
+        mean_logprob=logprob / len(part.tokens) if part.tokens else None,
+        token_logprobs=logprobs,
+        margins=margins,
+        negentropies=negentropies,
+    )

@@ -18,7 +18,6 @@ from curation.storage.paths import Place, Remote, write_atomically
 PACE_SECONDS = 120.0  # length of the time window for the speed in rows/s, in seconds
 KNOWN_ROWS, KNOWN_SECONDS = 10, 20.0
 """Minimum number of rows and minimum window in seconds for an estimate of the time left."""
-CLOSE = 1.5  # maximum ratio of the upper to the lower estimate of the time left for which only one time is shown
 EVENT_SECONDS = 3.0  # initial interval between two progress events, in seconds
 MAX_EVENT_SECONDS = 60.0
 """Interval between two progress events after 100 minutes, in seconds; a day adds less than a megabyte of events."""
@@ -103,27 +102,22 @@ class Standing:
         """Number of rows done, by which progress and speed are computed."""
         return self.rows if self.answered is None else self.answered
 
-    @property
-    def is_at_work(self) -> bool:
-        """Whether the stage is being worked on: its pass has a running actor, or needs none."""
-        return self.work is None or self.work.actors.running > 0
-
-    def words(self, rows_per_second: float | None, left: tuple[float, float] | None = None) -> str:
-        """Return rows done and, if known, speed, and least and most seconds left (:meth:`left`), for a terminal."""
+    def words(self, rows_per_second: float | None, seconds_left: float | None = None) -> str:
+        """Return rows done and, if known, speed and time left (:meth:`left`), for a terminal."""
         share = f" ({100 * self.reached / self.total:.0f} %)" if self.total else ""
         text = f"{self.reached:,} of {self.total:,} {self.unit}{share}"
         if rows_per_second is not None:
             text += f", {format_speed(rows_per_second)} {self.unit}/s"
-        if left is not None:
-            least, most = map(_format_duration, left)
-            text += f", about {most} left" if left[1] <= CLOSE * left[0] else f", {least} to {most} left"
+        if seconds_left is not None:
+            text += f", about {_format_duration(seconds_left)} left"
         return f"{text}; {self.note}" if self.note else text
 
-    def left(self, pace: "Pace") -> tuple[float, float] | None:
-        """Return the least and the most seconds left; None if the stage is idle or too little is done to tell."""
-        if not self.is_at_work or (rates := pace.rates) is None:
+    def left(self, pace: "Pace") -> float | None:
+        """Return the seconds left; None if the stage is idle or too little is done to tell."""
+        is_at_work = self.work is None or self.work.actors.running > 0
+        if not is_at_work or not pace.is_known or (rows_per_second := pace.rows_per_second) is None:
             return None
-        return (self.total - self.reached) / max(rates), (self.total - self.reached) / min(rates)
+        return (self.total - self.reached) / rows_per_second
 
 
 def format_speed(rows_per_second: float) -> str:
@@ -162,17 +156,12 @@ class Pace:
         return (rows - before) / (now - begun) if now > begun and rows > before else None
 
     @property
-    def rates(self) -> tuple[float, float] | None:
-        """The speeds of both halves of the window; None for too few rows or seconds, or if a half has no rows."""
-        if len(self._seen) < 4:
-            return None
+    def is_known(self) -> bool:
+        """Whether enough rows and seconds are in the window for an estimate of the time left."""
+        if not self._seen:
+            return False
         (begun, before), (now, rows) = self._seen[0], self._seen[-1]
-        if rows - before < KNOWN_ROWS or now - begun < KNOWN_SECONDS:
-            return None
-        half, reached = min(self._seen, key=lambda seen: abs(seen[0] - (begun + now) / 2))
-        if not begun < half < now or not before < reached < rows:
-            return None
-        return (reached - before) / (half - begun), (rows - reached) / (now - half)
+        return rows - before >= KNOWN_ROWS and now - begun > KNOWN_SECONDS
 
 
 class ProgressJournal:
@@ -195,8 +184,8 @@ class ProgressJournal:
         fields: Json = {"rows": standing.rows, "total": standing.total}
         if (pace := self._pace.rows_per_second) is not None:
             fields |= {"rows_per_second": float(f"{pace:.4g}")}
-            if standing.left(self._pace) is not None:
-                fields |= {"seconds_left": round((standing.total - standing.reached) / pace, 1)}
+            if (left := standing.left(self._pace)) is not None:
+                fields |= {"seconds_left": round(left, 1)}
         if standing.answered is not None:
             fields["answered"] = standing.answered
         fields |= {"unit": standing.unit} if standing.unit != "rows" else {}

@@ -5,16 +5,19 @@ on the source split (``train.trust``), loaded from a ``TrustRef`` to score the l
 columns that hold their scores (``curation.trust.column``).
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from curation.arms import TRUST, Column, Draw, Signal
+from curation.errors import ModelError
 from curation.refs import TrustRef
 from curation.registry import load_code
+from curation.storage.cache import fetch_folder
+from curation.storage.json_files import read_json
+from curation.storage.paths import to_place
 
 if TYPE_CHECKING:
     from curation.trust.states import StateTrust
@@ -53,16 +56,21 @@ def load_fitted(ref: TrustRef) -> "StateTrust":
     Raises:
         ModelError: the directory lacks a file, changed since it was pinned, or holds something else.
     """
+    import safetensors.torch
+    from safetensors import SafetensorError
+
     from curation.trust import saved
 
-    def make(weights: Mapping[str, Any], description: Mapping[str, Any]) -> "StateTrust":
-        try:
-            loaded = load_code(description["made_by"]).loaded
-        except (ImportError, AttributeError) as error:
-            raise ValueError(f"{description['made_by']}: {error}") from error
-        return cast("StateTrust", loaded(weights, description))
-
-    return saved.load(ref, make)
+    if (found := saved.pin(to_place(ref.uri)).digest) != ref.digest:
+        raise ModelError(f"{ref.uri}: digest {found}, pinned was {ref.digest}; fit it again")
+    directory = fetch_folder(ref.uri)
+    try:
+        weights = safetensors.torch.load_file(directory / saved.WEIGHTS)
+        description = read_json(directory / saved.DESCRIPTION)
+        return cast("StateTrust", load_code(description["made_by"]).loaded(weights, description))
+    except (ArithmeticError, AttributeError, ImportError, LookupError, MemoryError, OSError, RuntimeError, TypeError,
+            ValueError, SafetensorError) as error:  # fmt: skip
+        raise ModelError(f"{ref.uri}: was not saved by this version ({error})") from error
 
 
 def get_trust(name: str, seed: int, *, unread_last: bool = False) -> TrustFunction:

@@ -18,25 +18,19 @@ from torch import Tensor, nn
 from curation.config import TrustConfig
 from curation.errors import ConfigError
 from curation.json_types import JsonView
-from curation.trust.neural import NORM_EPS, Block, NetTrust, TrustNet, drop_path
+from curation.trust.neural import NORM_EPS, Block, NetTrust, Shape, TrustNet, drop_path
 
 QUERY_SCALE = 0.02
 """The standard deviation of the query's initial values, as in BERT."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionArchitecture:
-    """The shape of an attention network; ``TrustConfig`` documents the fields that both have."""
+class AttentionArchitecture(Shape):
+    """The shape of an attention network."""
 
     sizes: tuple[int, ...]
     """The width of each token before its projection."""
     num_heads: int
-    width: int
-    depth: int
-    expansion: float
-    dropout: float
-    stochastic_depth: float
-    standardise: bool
 
     @classmethod
     def of(cls, config: TrustConfig, sizes: Sequence[int], num_heads: int) -> Self:
@@ -49,9 +43,7 @@ class AttentionArchitecture:
         if config.pca is not None:
             raise ConfigError(f"trust.pca: {config.pca}, but attention reads state by state; leave trust.pca out")
         states, numbers = tuple(sizes[: len(config.states)]), sum(sizes[len(config.states) :])
-        shared = set(cls.__dataclass_fields__) - {"sizes", "num_heads"}
-        tokens = (*states, numbers) if numbers else states
-        return cls(sizes=tokens, num_heads=num_heads, **config.model_dump(include=shared))
+        return cls.with_config(config, sizes=(*states, numbers) if numbers else states, num_heads=num_heads)
 
 
 def check_heads(num_heads: int, width: int) -> None:

@@ -51,7 +51,8 @@ class ColumnTrust:
         """Return the trust in [0, 1] of each row, float32 [N]; a null becomes 0 with ``unread_last``, else NaN."""
         if self.trust is None:
             return self._read(labels, trust_column(self.name))
-        return TO_UNIT[self.trust](self.raw_score(labels))
+        with np.errstate(over="ignore"):
+            return TO_UNIT[self.trust](self.raw_score(labels))
 
     def _read(self, labels: pa.RecordBatch, column: str) -> Scores:
         """Return a column's values; raise ``SourceError`` if it is missing."""
@@ -61,29 +62,13 @@ class ColumnTrust:
         return values_N
 
 
-def convert_share(raw_N: Scores) -> Scores:
-    """Return shares unchanged as trust, except that values which rounding put outside [0, 1] are clipped."""
-    return np.clip(raw_N, np.float32(0), np.float32(1))
-
-
-def convert_logprob(raw_N: Scores) -> Scores:
-    """Return the exponentials of log-probabilities; those that rounding put above 0 count as 0."""
-    trust_N: Scores = np.exp(np.minimum(raw_N, np.float32(0)))
-    return trust_N
-
-
-def convert_logit(raw_N: Scores) -> Scores:
-    """Return the sigmoids of logits."""
-    with np.errstate(over="ignore"):
-        trust_N: Scores = np.reciprocal(1 + np.exp(-raw_N))
-    return trust_N
-
-
 TO_UNIT: dict[Unit, Callable[[Scores], Scores]] = {
-    "share": convert_share,
-    "logprob": convert_logprob,
-    "logit": convert_logit,
-    "negentropy": convert_logprob,  # one over the number of equally likely words or options that would be as unsure
+    # rounding may put shares outside [0, 1], and log-probabilities above 0
+    "share": lambda raw_N: np.clip(raw_N, np.float32(0), np.float32(1)),
+    "logprob": lambda raw_N: np.exp(np.minimum(raw_N, np.float32(0))),
+    "logit": lambda raw_N: np.reciprocal(1 + np.exp(-raw_N)),
+    # one over the number of equally likely words or options that would be as unsure
+    "negentropy": lambda raw_N: np.exp(np.minimum(raw_N, np.float32(0))),
 }
 """Functions that convert a column's values to trust, by the column's scale."""
 

@@ -15,8 +15,8 @@ from torch.nn.functional import logsigmoid
 from curation.json_types import Json, JsonView
 from curation.trust import Scores
 from curation.trust.folded import FoldedNets
-from curation.trust.neural import Architecture, NeuralTrustNet, with_weights
-from curation.trust.states import StateTrust
+from curation.trust.neural import NeuralTrust, NeuralTrustNet
+from curation.trust.states import StateTrust, select_under
 
 
 class DeepEnsemble(StateTrust):
@@ -52,11 +52,8 @@ class DeepEnsemble(StateTrust):
         """Return the trust function on the CPU."""
         if description["num_members"] > len(weights):
             raise ValueError(f"it names {description['num_members']:,} networks and holds {len(weights):,} tensors")
-        nets, architecture = [], description["architecture"]
-        for m in range(description["num_members"]):
-            prefix = f"{m}."
-            own = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
-            nets.append(with_weights(lambda: NeuralTrustNet(Architecture(**architecture)), architecture, own))
+        members = [select_under(weights, f"{m}.") for m in range(description["num_members"])]
+        nets = [NeuralTrust.made(own, description).net for own in members]
         return cls(nets, description["inputs"], description["fit"])
 
 

@@ -35,10 +35,8 @@ class LinearProbe(StateTrust):
         if self._folded is None:
             weight_D, bias = self.weight_D, self.bias
             if self.pca is not None:
-                size = self.pca.shape[1]
-                projected_D = self.pca.components_DK.double() @ weight_D[:size]
-                bias = bias - self.pca.mean_D.double() @ projected_D
-                weight_D = torch.cat([projected_D, weight_D[size:]])
+                weight_1D, bias_1, centre_D = self.pca.fold(weight_D[None], bias[None], torch.zeros_like(weight_D))
+                weight_D, bias = weight_1D[0], bias_1[0] - weight_1D[0] @ centre_D
             self._folded = weight_D, bias
         weight_D, bias = self._folded
         parts = weight_D.split([column.shape[1] for column in columns])

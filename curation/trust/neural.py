@@ -101,11 +101,9 @@ NORM_EPS = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Architecture:
-    """The shape of a neural trust function's network; ``TrustConfig`` documents the fields that both have."""
+class Shape:
+    """The part of a network's shape that ``TrustConfig`` sets and documents."""
 
-    input_size: int
-    """The number of values per row that the network reads."""
     width: int
     depth: int
     expansion: float
@@ -114,10 +112,22 @@ class Architecture:
     standardise: bool
 
     @classmethod
+    def with_config(cls, config: TrustConfig, **own: Any) -> Self:
+        """Return the shape that a configuration asks for, with the fields that it does not set."""
+        return cls(**own, **config.model_dump(include=set(cls.__dataclass_fields__) - own.keys()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture(Shape):
+    """The shape of a neural trust function's network."""
+
+    input_size: int
+    """The number of values per row that the network reads."""
+
+    @classmethod
     def of(cls, config: TrustConfig, input_size: int) -> Self:
         """Return the architecture that a configuration asks for."""
-        shared = set(cls.__dataclass_fields__) - {"input_size"}
-        return cls(input_size=input_size, **config.model_dump(include=shared))
+        return cls.with_config(config, input_size=input_size)
 
 
 class Block(nn.Module):

@@ -1,15 +1,13 @@
 """Files of fitted functions: a directory of safetensors and JSON, pinned by the digest of its content."""
 
 import json
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
-
-from safetensors import SafetensorError
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from curation.errors import ModelError
 from curation.json_types import Json
-from curation.refs import ProjectionRef, TrustRef
-from curation.storage.cache import fetch_folder, staged
+from curation.refs import TrustRef
+from curation.storage.cache import staged
 from curation.storage.digest import compute_directory_digest
 from curation.storage.json_files import read_json
 from curation.storage.paths import Place, to_place
@@ -18,12 +16,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WEIGHTS, DESCRIPTION = "weights.safetensors", "description.json"
-Fitted = TypeVar("Fitted")
-Ref = TypeVar("Ref", TrustRef, ProjectionRef)
 
 
-def save(directory: Place, kind: type[Ref], weights: Mapping[str, "Tensor"], description: Mapping[str, object]) -> Ref:
-    """Write weights and description into ``directory`` (made if missing) and return a reference of type ``kind``."""
+def save(directory: Place, weights: Mapping[str, "Tensor"], description: Mapping[str, object]) -> TrustRef:
+    """Write weights and description into ``directory``, which is made if missing."""
     import safetensors.torch
 
     with staged(directory) as local:
@@ -31,29 +27,10 @@ def save(directory: Place, kind: type[Ref], weights: Mapping[str, "Tensor"], des
         copies = {name: tensor.cpu().contiguous() for name, tensor in weights.items()}
         safetensors.torch.save_file(copies, local / WEIGHTS)
         (local / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
-    return pin(directory, kind)
+    return pin(directory)
 
 
-def load(ref: Ref, make: Callable[[dict[str, "Tensor"], Json], Fitted]) -> Fitted:
-    """Load the fitted function that ``ref`` pins: return ``make(weights, description)``.
-
-    Raises:
-        ModelError: the directory lacks a file, changed since it was pinned, or holds something else.
-    """
-    import safetensors.torch
-
-    if (found := pin(to_place(ref.uri), type(ref)).digest) != ref.digest:
-        raise ModelError(f"{ref.uri}: digest {found}, pinned was {ref.digest}; fit it again")
-    directory = fetch_folder(ref.uri)
-    try:
-        weights = safetensors.torch.load_file(directory / WEIGHTS)
-        return make(weights, read_json(directory / DESCRIPTION))
-    except (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError,
-            SafetensorError) as error:  # fmt: skip
-        raise ModelError(f"{ref.uri}: was not saved by this version ({error})") from error
-
-
-def read_description(ref: TrustRef | ProjectionRef) -> Json:
+def read_description(ref: TrustRef) -> Json:
     """Return the saved description of the function that ``ref`` names; raise ``ModelError`` if it is no JSON object."""
     try:
         found = read_json(to_place(ref.uri) / DESCRIPTION)
@@ -68,9 +45,9 @@ def read_description(ref: TrustRef | ProjectionRef) -> Json:
     return found
 
 
-def pin(directory: Place, kind: type[Ref]) -> Ref:
+def pin(directory: Place) -> TrustRef:
     """Return the reference to a directory that :func:`save` wrote; raise ``ModelError`` if it lacks a file."""
     for name in (WEIGHTS, DESCRIPTION):
         if not (directory / name).is_file():
             raise ModelError(f"{directory}: has no {name}; give a directory that a fit saved")
-    return kind(uri=str(directory.resolve()), digest=compute_directory_digest(directory))
+    return TrustRef(uri=str(directory.resolve()), digest=compute_directory_digest(directory))

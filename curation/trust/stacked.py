@@ -7,7 +7,7 @@ fitted on numbers and logits of all labelled rows, so that its output is a proba
 calibration. ``train.stack`` fits the stack, with fewer inputs, down to a single number, if those do as well.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -27,7 +27,7 @@ from curation.trust.boosted_trees import BoostedTrees
 from curation.trust.class_probe import CLASS_PROBE, LABEL, ClassProbe, find_value_places
 from curation.trust.deep_ensemble import DeepEnsemble
 from curation.trust.folded import FoldedInput
-from curation.trust.states import SCORE_ROWS, StateTrust, read_states
+from curation.trust.states import StateTrust, read_states, select_under
 
 NETWORKS = "networks"
 """The name of the networks' column among those that a combination reads."""
@@ -192,15 +192,14 @@ class StackedTrust(StateTrust):
         class_N = numbers_NK[:, names.index(LABEL)] if LABEL in names else np.full(len(numbers_NK), np.nan)
         return self._compute_logits([hidden_ND], numbers_NK[:, of_names], class_N)
 
-    def raw_score(self, labels: pa.RecordBatch) -> Scores:
-        """Return the logit of each row, float32 [N]; NaN if an input of the members is null, or all numbers are."""
-        raw_N = np.empty(labels.num_rows, dtype=np.float32)
+    def _read_scorer(self, labels: pa.RecordBatch) -> tuple[Bools, Callable[[slice], Scores]]:
+        """Return the same as for one function; a row lacks an input also if it has none of the numbers."""
         missing_N, states, numbers_NK, class_N = self._read(labels)
-        for start in range(0, labels.num_rows, SCORE_ROWS):
-            rows = slice(start, start + SCORE_ROWS)
-            raw_N[rows] = self._compute_logits([column[rows] for column in states], numbers_NK[rows], class_N[rows])
-        raw_N[missing_N] = np.nan
-        return raw_N
+
+        def score_rows(rows: slice) -> Scores:
+            return self._compute_logits([column[rows] for column in states], numbers_NK[rows], class_N[rows])
+
+        return missing_N, score_rows
 
     def explained(self, labels: pa.RecordBatch) -> dict[str, Float64s]:
         """Return how far each input's value, compared with its mean, shifts each row's logit, float64 [N] by name."""
@@ -220,13 +219,9 @@ class StackedTrust(StateTrust):
             missing_N |= np.isnan(numbers_NK).all(axis=1)
         if self.read_by_members:
             names = self.features[: len(self.read_by_members)]
-            columns, without_N = read_states(labels, names)
-            missing_N |= without_N
-            if (size := sum(column.shape[1] for column in columns)) != self._width:
-                raise SourceError(
-                    f"{', '.join(names)}: {size} numbers a row, but the trust function was fitted on {self._width}; "
-                    "score the labels of the teacher that it was fitted for"
-                )
+            found = read_states(labels, names)
+            found.check_size(names, self._width)
+            columns, missing_N = found.columns, missing_N | found.missing_N
         if self.class_probe is not None:
             if LABEL not in labels.schema.names:
                 raise SourceError(
@@ -268,28 +263,21 @@ class StackedTrust(StateTrust):
     @classmethod
     def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
         """Return the stack on the CPU."""
-        found, columns = _select_under(weights, "combination."), tuple(description["columns"])
-        bent = weights["bent"] if "bent" in weights else weights["bent_4"]  # of fits with one bend, which stay finished
+        found, columns = select_under(weights, "combination."), tuple(description["columns"])
         model: Logistic | Trees
         if "weight_K" not in found:
-            model = Trees(BoostedTrees(_select_under(found, "trees."), len(columns), columns, {}))
+            model = Trees(BoostedTrees(select_under(found, "trees."), len(columns), columns, {}))
         else:
             model = Logistic(found["weight_K"].numpy(), float(found["bias"]))
         probes, networks, class_probe = description["probes"], description["networks"], description.get("class_probe")
         return cls(
-            Combination(columns, weights["mean_K"].numpy(), model, PiecewiseLinearCalibrator.made(bent)),
+            Combination(columns, weights["mean_K"].numpy(), model, PiecewiseLinearCalibrator.made(weights["bent"])),
             description["fit"],
             states=description["read_by_members"],
-            probes=None if probes is None else Probes(probes, **_select_under(weights, "probes.")),
-            networks=None
-            if networks is None
-            else DeepEnsemble.loaded(_select_under(weights, f"{NETWORKS}."), networks),
-            class_probe=class_probe and ClassProbe.made(_select_under(weights, "class_probe."), class_probe),
+            probes=None if probes is None else Probes(probes, **select_under(weights, "probes.")),
+            networks=None if networks is None else DeepEnsemble.loaded(select_under(weights, f"{NETWORKS}."), networks),
+            class_probe=class_probe and ClassProbe.made(select_under(weights, "class_probe."), class_probe),
         )
-
-
-def _select_under(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): of for name, of in weights.items() if name.startswith(prefix)}
 
 
 def read_numbers(labels: pa.RecordBatch, names: Sequence[str]) -> Float64s:

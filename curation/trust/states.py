@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -116,19 +116,20 @@ class StateTrust(ABC):
         Raises:
             SourceError: a column is missing, or the states differ in size from those of the fit.
         """
-        states = read_states(labels, self.features)
-        width, size = (0, 0) if self.pca is None else self.pca.shape
-        if states.size != (expected := self.size - size + width):
-            raise SourceError(
-                f"{', '.join(self.features)}: {states.size} numbers a row, but the trust function was fitted on "
-                f"{expected}; score the labels of the teacher that it was fitted for"
-            )
+        missing_N, score_rows = self._read_scorer(labels)
         raw_N = np.empty(labels.num_rows, dtype=np.float32)
         for start in range(0, labels.num_rows, SCORE_ROWS):
             rows = slice(start, start + SCORE_ROWS)
-            raw_N[rows] = self.raw_of([column[rows] for column in states.columns])
-        raw_N[states.missing_N] = np.nan
+            raw_N[rows] = score_rows(rows)
+        raw_N[missing_N] = np.nan
         return raw_N
+
+    def _read_scorer(self, labels: pa.RecordBatch) -> tuple[Bools, Callable[[slice], Scores]]:
+        """Return which rows lack an input, bool [N], and a function that returns the raw scores of a slice of rows."""
+        states = read_states(labels, self.features)
+        width, size = (0, 0) if self.pca is None else self.pca.shape
+        states.check_size(self.features, self.size - size + width)
+        return states.missing_N, lambda rows: self.raw_of([column[rows] for column in states.columns])
 
     def source_score(self, labels: pa.RecordBatch) -> Scores:
         """Return the raw scores of source rows: held-out scores or NaN for rows of the fit, else :meth:`raw_score`."""
@@ -180,7 +181,7 @@ class StateTrust(ABC):
 
     def save(self, directory: Place) -> TrustRef:
         """Write weights and description into ``directory``, which is made if missing."""
-        return saved.save(directory, TrustRef, self.saved_weights(), self.description())
+        return saved.save(directory, self.saved_weights(), self.description())
 
     def saved_weights(self) -> dict[str, Tensor]:
         """Return the weights to save, including the projection and the held-out scores if there are any."""
@@ -190,6 +191,11 @@ class StateTrust(ABC):
         if self.held_out is not None:
             weights |= {f"held_out.{name}": torch.from_numpy(of) for name, of in self.held_out._asdict().items()}
         return weights
+
+
+def select_under(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the weights whose names begin with a prefix, without it."""
+    return {name.removeprefix(prefix): of for name, of in weights.items() if name.startswith(prefix)}
 
 
 def compute_class_weights(correct_N: Bools, strength: float, name: str) -> dict[int, float]:
@@ -220,10 +226,13 @@ class States(NamedTuple):
         """The number of values per row of each column."""
         return tuple(column.shape[1] for column in self.columns)
 
-    @property
-    def size(self) -> int:
-        """The number of values per row over all columns."""
-        return sum(self.sizes)
+    def check_size(self, names: Sequence[str], fitted: int) -> None:
+        """Raise ``SourceError`` if the columns ``names`` have another number of values per row than those of a fit."""
+        if sum(self.sizes) != fitted:
+            raise SourceError(
+                f"{', '.join(names)}: {sum(self.sizes)} numbers a row, but the trust function was fitted on {fitted}; "
+                "score the labels of the teacher that it was fitted for"
+            )
 
 
 def read_states(labels: pa.RecordBatch, columns: Sequence[str]) -> States:

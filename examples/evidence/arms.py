@@ -3,12 +3,14 @@
 ``trust.options`` holds the settings in which it differs from the section ``trust``.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from curation.arms import Fitted
 from curation.config import TrustConfig
-from curation.refs import TableRef, TrustRef
-from curation.storage.paths import Place
+
+if TYPE_CHECKING:
+    from curation.trust.neural import NeuralTrust
+    from train.trust_loop import LabelledRows
 
 NEURAL_PAPER = Fitted(
     "neural trust, as in the paper",
@@ -20,10 +22,10 @@ NEURAL_PAPER = Fitted(
 
 
 def fit_paper(
-    labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, output: Place, **settings: Any
-) -> TrustRef:
+    rows: "LabelledRows", config: TrustConfig, *, seed: int, origin: Any, note: Any, **settings: Any
+) -> "NeuralTrust":
     """Fit the network of ``curation.arms`` "neural" with other settings than those of the section ``trust``."""
-    from train.trust import fit_trust
+    from train.trust import fit_neural
 
-    given = {**config.model_dump(), "options": {}, **settings}
-    return fit_trust(labels, grades, TrustConfig.model_validate(given), seed=seed, output=output)
+    given = TrustConfig.model_validate({**config.model_dump(), "options": {}, **settings})
+    return fit_neural(rows, given, seed=seed, origin=origin, note=note)

@@ -139,16 +139,6 @@ def chain_differences(results: Results) -> str:
     return table(["generation", "difference", "points"], rows)
 
 
-def chain_costs(results: Results) -> str:
-    """Return the minutes that each generation of each line took."""
-    rows = [
-        [str(cost["generation"] + 1), cost["words"], f"{cost['seconds'] / 60:.1f}"]
-        for found in results["chain"]
-        for cost in found["costs"]
-    ]
-    return table(["generation", "line", "minutes"], rows)
-
-
 def gates(results: Results) -> str:
     """Return the table of the gates of every task."""
     rows = [
@@ -170,7 +160,7 @@ def tables(results: Results) -> dict[str, str]:
     found = {f"arms-{name}": arms(task) for name, task in results["tasks"].items()}
     for made in (claim, gates, decomposition, regimes, times, *([recipes] if results["recipes"] else [])):
         found[made.__name__] = made(results)
-    for made in (chain, chain_differences, chain_costs) if results["chain"] else ():
+    for made in (chain, chain_differences) if results["chain"] else ():
         found[made.__name__.replace("_", "-")] = made(results)
     return found
 

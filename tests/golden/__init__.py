@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 
 FOLDER = Path(__file__).parent
@@ -89,9 +89,9 @@ def _generation(of: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         },
         "regimes": [{key: _estimate(regime[key]) for key in ("auc", "brier", "ece")} for regime in of["regimes"] or []],
         "selected": {
-            arm["name"]: digest(pq.read_table(path))
+            arm["name"]: digest(lance.dataset(str(path)).to_table())
             for arm in arms
-            for path in folder.glob(f"select*/{arm['name']}.parquet")
+            for path in folder.glob(f"select*/{arm['name']}.lance")
         },
     }
 

@@ -20,7 +20,7 @@ from curation.trust.parts import FIT
 from curation.trust.stacked import StackedTrust
 from train.combining import assign_folds
 from train.probes import ClosedLabels, compute_targets, fit_class_probe, with_classes
-from train.stack import fit_stacked_on
+from train.stack import fit_stacked
 from train.trust_loop import LabelledRows
 
 pytestmark = pytest.mark.long
@@ -63,7 +63,7 @@ def batch_of(rows: LabelledRows, **changed: Any) -> pa.RecordBatch:
 
 
 def fit(rows: LabelledRows) -> StackedTrust:
-    return fit_stacked_on(rows, CONFIG, seed=3, origin={}, network_rows=10_000)
+    return fit_stacked(rows, CONFIG, seed=3, origin={}, network_rows=10_000)
 
 
 def auc_of(trust: StackedTrust, rows: LabelledRows) -> float:
@@ -124,7 +124,7 @@ def test_log_odds_of_certain_classes_are_finite_and_missing_labels_have_none() -
 @pytest.mark.parametrize("knows_gold", [True, False])
 def test_a_stack_compares_the_label_with_the_class_that_the_prompt_tells(knows_gold: bool, tmp_path: Path) -> None:
     rows, fresh = drawn(300), drawn(2_000, seed=1)
-    plain = fit_stacked_on(without_classes(rows), CONFIG, seed=3, origin={}, network_rows=10_000)
+    plain = fit_stacked(without_classes(rows), CONFIG, seed=3, origin={}, network_rows=10_000)
     trust = fit(rows if knows_gold else rows._replace(gold_N=np.full(300, np.nan)))
     assert plain.class_probe is None and LABEL not in plain.features
     assert trust.features[-1] == LABEL and CLASS_PROBE in trust.combination.names
@@ -149,7 +149,7 @@ def test_a_label_of_another_set_is_scored_by_the_other_inputs() -> None:
 
 def test_a_stack_without_a_state_of_the_prompt_has_no_class_probe() -> None:
     rows, config = drawn(300), TrustConfig(states=("output_first", "output_mean", "output_last"))
-    assert fit_stacked_on(rows, config, seed=3, origin={}).class_probe is None
+    assert fit_stacked(rows, config, seed=3, origin={}).class_probe is None
     one = rows._replace(gold_N=np.zeros(300), numbers_NK=rows.numbers_NK * (1, 0))
     assert fit(one).class_probe is None  # only one class is known
 

@@ -19,7 +19,7 @@ from curation.config.grpo import GrpoConfig
 from curation.models import create, load_model, load_tokenizer
 from curation.models.dtypes import settle_training
 from curation.refs import ModelRef, TableRef
-from train.dpo import Preferences
+from train.dpo import make_reference
 from train.grpo import _make_arguments, _prepare_policy
 from train.models import load_base, make_trainable, read_saved
 from train.sft import collate, compute_completion_loss, fine_tune
@@ -62,10 +62,9 @@ def test_on_a_gpu_frozen_weights_are_stored_in_bfloat16_unless_a_key_says_otherw
 
 
 def test_references_and_the_engines_type_are_those_of_the_computation(base: ModelRef, tmp_path: Path) -> None:
-    preferences, model = Preferences(DpoConfig(**HALF)), load_model(base)
-    told = make_arguments(DpoConfig(**HALF), accumulation=1, seed=0, work=tmp_path)
-    preferences.prepare(model, TrainingArguments(**told))
-    reference = preferences._reference
+    model = load_model(base)
+    told = make_arguments(DpoConfig(**HALF), seed=0, work=tmp_path)
+    reference = make_reference(model, TrainingArguments(**told))
     assert {weight.dtype for weight in reference.parameters()} == {torch.bfloat16}
     for (name, own), (_, copied) in zip(model.named_buffers(), reference.named_buffers(), strict=True):
         assert torch.equal(own, copied), name  # frequencies of positions are not rounded

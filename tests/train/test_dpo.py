@@ -22,7 +22,7 @@ from curation.refs import ModelRef, TableRef
 from train.dpo import compute_preference_losses, compute_sequence_logprobs, make_pair_batch, prefer
 from train.models import make_trainable, read_saved
 from train.sft import IGNORED
-from train.stream import PreferenceSource
+from train.stream import TokenRows
 
 pytestmark = pytest.mark.long
 
@@ -139,8 +139,8 @@ def test_micro_batches_and_a_last_step_of_few_pairs_weigh_every_pair_alike(base:
 def test_a_pair_is_computed_as_each_answer_by_itself(base: ModelRef, tmp_path: Path) -> None:
     tokenizer, model = load_tokenizer(base), load_model(base)
     rows = pairs(3)
-    source = PreferenceSource(table(tmp_path / "rows.lance", rows), tokenizer, max_length=64, chat_template=False)
-    batch = make_pair_batch(source.take([0, 1, 2]), tokenizer.pad_token_id)
+    source = TokenRows(table(tmp_path / "rows.lance", rows), tokenizer, config(), tmp_path / "rows.arrow")
+    batch = make_pair_batch(source.__getitems__([0, 1, 2]), tokenizer.pad_token_id)
     targets, labels, row_ids = batch.pop("targets"), batch.pop("labels"), batch.pop("row_ids")
     assert row_ids == [0, 1, 2] and labels.tolist() == [[IGNORED, 1]] * 3
     found = compute_sequence_logprobs(model(**batch).logits, targets)

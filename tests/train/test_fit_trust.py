@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,32 +15,27 @@ import torch
 from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 
-import train.trust_workers
 from curation.config import TrustConfig
 from curation.errors import ConfigError, DegenerateSourceError, RunFailedError
 from curation.hashing import derive, hash_unit
-from curation.refs import TableRef, TrustRef
+from curation.refs import TableRef
 from curation.tables import io, schemas
 from curation.telemetry.standing import Standing
 from curation.trust import load_fitted
 from curation.trust.attention import AttentionArchitecture, AttentionNet
 from curation.trust.calibration import Calibration, fit_calibration
 from curation.trust.deep_ensemble import DeepEnsemble
-from curation.trust.linear_probe import LinearProbe
 from curation.trust.neural import Architecture, NeuralTrustNet, TrustNet
 from curation.trust.parts import FIT, REPEAT, UNUSED, VALIDATION, assign_parts
-from train import course
 from train.launch import TrainProcess, trained_in
-from train.trust import compute_logits_at, fit_attention, fit_deep_ensemble, fit_here, fit_rows, fit_trust, read_rows
+from train.trust import compute_logits_at, fit_rows, fit_trust, read_rows
 from train.trust_loop import (
-    CHECKPOINT,
     FittedNetwork,
     LabelledRows,
-    Shard,
     _iter_batches,
     compute_loss_weights,
     compute_moments,
-    compute_shard_loss,
+    compute_weighted_loss,
     fit_arrays,
 )
 
@@ -105,32 +100,8 @@ def test_loss_is_the_weighted_cross_entropy() -> None:
     logit_N, correct_N = rng.standard_normal(20), rng.random(20) < 0.3
     p_N = 1 / (1 + np.exp(-logit_N))
     expected = np.where(correct_N, -3 * np.log(p_N), -0.7 * np.log(1 - p_N)).mean()
-    loss = compute_shard_loss(
-        torch.tensor(logit_N), torch.tensor(correct_N).double(), (0.7, 3.0), batch_size=20, num_shards=1
-    )
+    loss = compute_weighted_loss(torch.tensor(logit_N), torch.tensor(correct_N).double(), (0.7, 3.0))
     assert loss.item() == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.parametrize("num_rows", [17, 2, 1])
-def test_shards_give_the_gradient_of_the_whole_batch(num_rows: int) -> None:
-    whole = separable(size=8)
-    rows = rows_of(*(array[:num_rows] for array in whole[:3]), whole.sizes)
-    torch.manual_seed(0)
-    net = NeuralTrustNet(Architecture.of(with_(SMALL, dropout=0.0, stochastic_depth=0.0), 8)).double()
-
-    def gradient(num_shards: int) -> torch.Tensor:
-        gradients = []
-        for rank in range(num_shards):
-            net.zero_grad()
-            own = slice(rank, None, num_shards)
-            correct_N = torch.from_numpy(rows.correct_N[own]).double()
-            logit_N = net(torch.from_numpy(rows.hidden_ND[own]))
-            compute_shard_loss(logit_N, correct_N, (0.6, 2.0), batch_size=num_rows, num_shards=num_shards).backward()
-            gradients.append(torch.cat([p.grad.flatten() for p in net.parameters()]))
-        return torch.stack(gradients).mean(0)
-
-    for num_shards in (2, 3):
-        torch.testing.assert_close(gradient(num_shards), gradient(1), rtol=1e-10, atol=1e-12)
 
 
 def test_moments_are_those_of_the_fit_rows() -> None:
@@ -211,37 +182,6 @@ def test_a_seed_defines_the_fit(kind: str) -> None:
     assert record.losses == again.losses and record.validation_aucs == again.validation_aucs
     assert np.array_equal(logits(first, rows), logits(second, rows))
     assert not np.array_equal(logits(first, rows), logits(other, rows))
-
-
-@pytest.mark.parametrize("kind", ["neural", "attention"])
-def test_a_fit_that_was_cut_off_goes_on_as_it_would_have(kind: str, tmp_path: Path) -> None:
-    class Killed(Exception):
-        pass
-
-    class Dying(Shard):
-        """Keeps a checkpoint an evaluation in a directory; dies after the second of a first life."""
-
-        def __init__(self, lives: int) -> None:
-            self.lives = lives
-
-        def keep(self, write: Callable[[Path], None]) -> None:
-            write(tmp_path)
-            if self.lives == 1 and len(torch.load(tmp_path / CHECKPOINT)["record"]["losses"]) == 2:
-                raise Killed
-
-        def restore(self, read: Callable[[Path], None]) -> None:
-            if (tmp_path / CHECKPOINT).exists():
-                read(tmp_path)
-
-    rows, config = separable(500), with_(SMALL, states=TWO, max_steps=64)
-    straight, *_, record = fit_net(rows, config, kind, seed=1)
-    with pytest.raises(Killed):
-        fit_net(rows, config, kind, seed=1, shard=Dying(lives=1))
-    resumed, *_, again = fit_net(rows, config, kind, seed=1, shard=Dying(lives=2))
-    assert again.losses == record.losses and again.validation_aucs == record.validation_aucs
-    assert np.array_equal(logits(resumed, rows), logits(straight, rows))
-    finished, *_ = fit_net(rows, config, kind, seed=1, shard=Dying(lives=2))
-    assert np.array_equal(logits(finished, rows), logits(straight, rows))
 
 
 def test_a_fit_that_diverges_says_so() -> None:
@@ -362,13 +302,12 @@ def test_unparsed_rows_are_left_out_unless_all_are_asked_for(tmp_path: Path) -> 
     np.testing.assert_array_equal(whole.hidden_ND, rows.hidden_ND[3:])
 
 
-def fit_probe(*tables: TableRef, **how: Any) -> TrustRef:
-    return fit_here(LinearProbe, *tables, **how)
+fit_probe = partial(fit_trust, "linear_probe")
 
 
-@pytest.mark.parametrize("fit", [fit_trust, fit_probe], ids=["neural", "linear_probe"])
+@pytest.mark.parametrize("kind", ["neural", "linear_probe"])
 @pytest.mark.parametrize("right", [True, False])
-def test_a_source_that_teaches_nothing_is_refused(fit: Callable[..., TrustRef], right: bool, tmp_path: Path) -> None:
+def test_a_source_that_teaches_nothing_is_refused(kind: str, right: bool, tmp_path: Path) -> None:
     rows = separable(100)
     labels, grades = tables(tmp_path, rows._replace(correct_N=np.full(100, right)))
     with pytest.raises(
@@ -376,12 +315,12 @@ def test_a_source_that_teaches_nothing_is_refused(fit: Callable[..., TrustRef], 
         match=r"trust: (\d+) of \d+ parsed weak labels are right in the fit part of the source, but both right and "
         r"wrong ones are needed",
     ):
-        fit(labels, grades, SMALL, seed=0, output=tmp_path / "trust")
+        fit_trust(kind, labels, grades, SMALL, seed=0, output=tmp_path / "trust")
     only_fit = rows._replace(correct_N=np.where(hash_unit(np.arange(100), 0) < 0.2, False, rows.correct_N))
     with pytest.raises(DegenerateSourceError, match=r"0 of \d+ parsed weak labels are right in the validation part"):
-        fit(labels, graded(tmp_path, "other", only_fit), SMALL, seed=0, output=tmp_path / "trust")
+        fit_trust(kind, labels, graded(tmp_path, "other", only_fit), SMALL, seed=0, output=tmp_path / "trust")
     with pytest.raises(DegenerateSourceError, match="0 of 0 parsed weak labels"):
-        fit(labels, graded(tmp_path, "none", rows, 0), SMALL, seed=0, output=tmp_path / "trust")
+        fit_trust(kind, labels, graded(tmp_path, "none", rows, 0), SMALL, seed=0, output=tmp_path / "trust")
     assert not (tmp_path / "trust").exists()
 
 
@@ -410,18 +349,14 @@ def test_a_linear_probe_fits_what_is_linear_on_the_fit_rows_alone(tmp_path: Path
     np.testing.assert_array_equal(load_fitted(again).raw_score(batch), raw_N)
 
 
-@pytest.mark.parametrize(
-    ("kind", "fit"), [("neural", fit_trust), pytest.param("attention", fit_attention, marks=pytest.mark.slow)]
-)
-def test_two_ray_workers_fit_what_one_process_fits(
-    kind: str, fit: Callable[..., TrustRef], local_ray: object, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("kind", ["neural", pytest.param("attention", marks=pytest.mark.slow)])
+def test_a_ray_worker_fits_what_this_process_fits(kind: str, local_ray: object, tmp_path: Path) -> None:
     labels, grades = tables(tmp_path, separable(1500), states=TWO)
-    config = with_(SMALL, states=TWO, dropout=0.0, stochastic_depth=0.0, max_steps=48, patience=None, num_workers=2)
+    config = with_(SMALL, states=TWO, dropout=0.0, stochastic_depth=0.0, max_steps=48, patience=None)
     config = with_(config, calibration="isotonic") if kind == "attention" else config
     read = read_rows(labels, grades, config, seed=3)
     expected, calibration, held_out, record = fit_net(read, config, kind, seed=3)
-    ref = fit(labels, grades, config, seed=3, output=tmp_path / "trust")
+    ref = fit_trust(kind, labels, grades, config, seed=3, output=tmp_path / "trust")
     assert ref.uri == str(tmp_path / "trust") and not list(tmp_path.glob("*.ray"))
     trust = load_fitted(ref)
     assert trust.kind == kind
@@ -450,46 +385,43 @@ def one_process(local_ray: object) -> Iterator[TrainProcess]:
 
 def test_a_fit_tells_its_steps_and_the_validation_auc(one_process: TrainProcess, tmp_path: Path) -> None:
     labels, grades = tables(tmp_path, separable(500))
-    config = with_(SMALL, max_steps=40, patience=None)
+    config = with_(SMALL, max_steps=40, patience=None, options={"deep_ensemble": {"members": 2}})
     told: list[Standing] = []
-    notes = tmp_path / "trust.progress"
-    with trained_in(one_process), course.followed(notes, told.append), course.part(1, 2):
-        ref = fit_trust(labels, grades, config, seed=3, output=tmp_path / "trust")
-    last, auc = told[-1], load_fitted(ref).fit["validation_aucs"][-1]
-    assert (last.rows, last.total, last.unit) == (80, 80, "steps") and not notes.exists()
+    with trained_in(one_process):
+        ref = fit_trust("deep_ensemble", labels, grades, config, seed=3, output=tmp_path / "trust", update=told.append)
+    last, auc = told[-1], load_fitted(ref).fit["members"][1]["validation_aucs"][-1]
+    assert (last.rows, last.total, last.unit) == (80, 80, "steps") and not list(tmp_path.glob("*.progress"))
     assert last.note == f"AUC {auc:.3f} on validation rows"
-    assert course.get_course() is None
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_replaced_and_the_fit_goes_on(
+def test_a_killed_worker_is_replaced_and_fits_again(
     local_ray: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def dying(task: dict[str, Any]) -> None:
-        """Keeps a checkpoint an evaluation; kills its own process after the second, once."""
-        import train.trust_workers as fitting
+    mark = tmp_path / "died"
 
-        keep, epochs = fitting._RayShard.keep, []
+    def dying(task: dict[str, Any], notes: Any) -> None:
+        """Kills its own process after the second evaluation, once."""
+        import train.trust as fitting
 
-        def dying_keep(shard: Shard, write: Callable[[Path], None]) -> None:
-            keep(shard, write)
-            epochs.append(1)
-            mark = Path(task["output"] + ".died")
-            if len(epochs) == 2 and not mark.exists():
+        note, calls = notes.note, []
+
+        def dying_note(*args: Any) -> None:
+            note(*args)
+            calls.append(1)
+            if len(calls) == 2 and not mark.exists():
                 mark.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
-            mark.with_suffix(".epochs").write_text(str(len(epochs)))
 
-        fitting.CHECKPOINT_SECONDS, fitting._RayShard.keep = -1.0, dying_keep
-        fitting._train(task)
+        notes.note = dying_note
+        fitting._fit_in_worker(task, notes)
 
-    monkeypatch.setattr("train.trust_workers._train", dying)
+    monkeypatch.setattr("train.trust._fit_in_worker", dying)
     labels, grades = tables(tmp_path, separable(500))
     config = with_(SMALL, max_steps=5, patience=None, max_failures=1)
     straight = fit_net(read_rows(labels, grades, config, seed=3), config, seed=3).record
-    ref = fit_trust(labels, grades, config, seed=3, output=tmp_path / "trust")
-    # The last report of the dead worker may not have been taken in: one epoch again, not all of them.
-    assert (tmp_path / "trust.died").exists() and (tmp_path / "trust.epochs").read_text() in ("3", "4")
+    ref = fit_trust("neural", labels, grades, config, seed=3, output=tmp_path / "trust")
+    assert mark.exists()
     np.testing.assert_allclose(load_fitted(ref).fit["losses"], straight.losses, rtol=1e-5)
 
 
@@ -501,38 +433,23 @@ def test_a_fit_that_fails_names_the_cause(local_ray: object, tmp_path: Path) -> 
     with pytest.raises(
         RunFailedError, match=r"trust-\w+: training failed: .*the loss is nan; lower trust\.learning_rate"
     ):
-        fit_trust(labels, grades, SMALL, seed=0, output=tmp_path / "trust")
+        fit_trust("neural", labels, grades, SMALL, seed=0, output=tmp_path / "trust")
 
 
-def test_a_deep_ensemble_is_the_mean_probability_of_its_members(
-    one_process: TrainProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deep_ensemble_is_the_mean_probability_of_its_members(one_process: TrainProcess, tmp_path: Path) -> None:
     labels, grades = tables(tmp_path, separable(600))
-    config = with_(SMALL, max_steps=24)
+    config = with_(SMALL, max_steps=24, options={"deep_ensemble": {"members": 3}})
     read = read_rows(labels, grades, config, seed=3)
     nets = [fit_net(read, config, seed=derive(3, f"member {m}")).net for m in range(3)]
-    launched, launch = [], train.trust_workers.launch
-
-    def cut_off(*arguments: Any, **how: Any) -> None:
-        launched.append(how["name"])
-        if len(launched) == 3:
-            raise RunFailedError("cut off")
-        launch(*arguments, **how)
-
-    monkeypatch.setattr(train.trust_workers, "launch", cut_off)
     with trained_in(one_process):
-        with pytest.raises(RunFailedError, match="cut off"):
-            fit_deep_ensemble(labels, grades, config, seed=3, output=tmp_path / "trust", members=3)
-        ref = fit_deep_ensemble(labels, grades, config, seed=3, output=tmp_path / "trust", members=3)
-    assert len(launched) == 4 and launched[2] == launched[3], "two members are fitted once, the third again"
+        ref = fit_trust("deep_ensemble", labels, grades, config, seed=3, output=tmp_path / "trust")
     trust = load_fitted(ref)
     assert isinstance(trust, DeepEnsemble) and {path.name for path in (tmp_path).glob("trust*")} == {"trust"}
     states = torch.from_numpy(read.hidden_ND)
     mean_N = np.mean([expit(logits(net, read).astype(np.float64)) for net in nets], axis=0)
     np.testing.assert_allclose(expit(trust.logits(states).astype(np.float64)), mean_N, rtol=1e-5)
     assert np.isfinite(trust.logits(1e4 * states.float())).all(), "where a probability rounds to 0 or 1, too"
-    own = with_(config, options={"deep_ensemble": {"members": 3}})
-    here = fit_rows("deep_ensemble", read, own, seed=3, origin={})
+    here = fit_rows("deep_ensemble", read, config, seed=3, origin={})
     np.testing.assert_allclose(here.logits(states), trust.logits(states), rtol=1e-4, atol=1e-4)
     assert line(here.calibration) == pytest.approx(line(trust.calibration), rel=1e-3)
     raw_V, correct_V = trust.logits(states[read.places(VALIDATION)]), read.correct_N[read.places(VALIDATION)]
@@ -543,12 +460,12 @@ def test_a_deep_ensemble_is_the_mean_probability_of_its_members(
     assert trust.fit["members"][0]["losses"] != trust.fit["members"][1]["losses"]
 
 
-def test_an_ensemble_of_one_is_refused_by_the_stage_and_on_rows_in_memory(tmp_path: Path) -> None:
+def test_an_ensemble_of_one_is_refused(one_process: TrainProcess, tmp_path: Path) -> None:
     rows = separable(100)
     labels, grades = tables(tmp_path, rows)
-    with pytest.raises(ConfigError, match=r"deep_ensemble\.members: 1; give 2 or more"):
-        fit_deep_ensemble(labels, grades, SMALL, seed=3, output=tmp_path / "one", members=1)
     alone = with_(SMALL, options={"deep_ensemble": {"members": 1}})
+    with trained_in(one_process), pytest.raises(ConfigError, match=r"deep_ensemble\.members: 1; give 2 or more"):
+        fit_trust("deep_ensemble", labels, grades, alone, seed=3, output=tmp_path / "one")
     with pytest.raises(ConfigError, match=r"deep_ensemble\.members: 1; give 2 or more"):
         fit_rows("deep_ensemble", rows, alone, seed=3, origin={})
 
@@ -612,11 +529,8 @@ def test_attention_learns_what_two_states_say_together_and_neither_alone() -> No
     assert abs(auc("linear_probe") - 0.5) < 0.08
 
 
-def test_heads_that_do_not_divide_the_width_are_refused_by_the_stage_and_on_rows_in_memory(tmp_path: Path) -> None:
+def test_heads_that_do_not_divide_the_width_are_refused() -> None:
     rows = separable(100)
-    labels, grades = tables(tmp_path, rows, states=TWO)
     config = with_(SMALL, states=TWO, options={"attention": {"num_heads": 5}})
-    with pytest.raises(ConfigError, match=r"attention\.num_heads: 5; the heads divide trust\.width \(32\) evenly"):
-        fit_attention(labels, grades, config, seed=3, output=tmp_path / "trust", num_heads=5)
     with pytest.raises(ConfigError, match=r"attention\.num_heads: 5; the heads divide trust\.width \(32\) evenly"):
         fit_rows("attention", rows, config, seed=3, origin={})

@@ -18,9 +18,10 @@ from curation.errors import ConfigError, SourceError, TrainingError
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef
 from train import grpo_trainer
-from train.grpo import Questions, _make_arguments, count_answer_steps, reinforce
+from train.grpo import Questions, _make_arguments, reinforce
 from train.models import TrainingRecord, make_trainable, read_saved
 from train.rollouts import Rollout, RolloutTask, TransformersRollouts, Wanted, grade, make_seeds
+from train.trainer import count_accumulation_steps
 
 pytestmark = pytest.mark.long
 
@@ -360,10 +361,10 @@ def test_bad_input_is_refused(base: ModelRef, tmp_path: Path) -> None:
             seed=0, output=tmp_path / "out",
         )  # fmt: skip
     with pytest.raises(ConfigError, match="4 prompts x group_size 4 = 16 answers are not a multiple"):
-        count_answer_steps(SMALL.model_copy(update={"micro_batch_size": 3}), 1)
+        count_accumulation_steps(SMALL.model_copy(update={"micro_batch_size": 3}), 1)
     with pytest.raises(ValueError, match=r"group_size\n.*greater than or equal to 2"):
         GrpoConfig(group_size=1)
-    assert count_answer_steps(GrpoConfig(), 4) == 32
+    assert count_accumulation_steps(GrpoConfig(), 4) == 32
 
 
 def test_the_reference_is_not_spread_by_trl_but_left_to_fsdp(base: ModelRef, tmp_path: Path) -> None:

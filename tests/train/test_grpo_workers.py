@@ -73,7 +73,7 @@ def weights(model: ModelRef) -> dict[str, torch.Tensor]:
 def killed_once(mark: str) -> Any:
     """A worker's function, of which the first worker kills itself in its twelfth step, once."""
 
-    def dying(task: dict[str, Any]) -> None:
+    def dying(task: dict[str, Any], notes: Any) -> None:
         import ray.train
 
         from train import grpo_trainer
@@ -88,7 +88,7 @@ def killed_once(mark: str) -> Any:
             return reward(game, **kwargs)
 
         grpo_trainer.Game.reward = last
-        original(task)
+        original(task, notes)
 
     original = student._train
     return dying

@@ -12,9 +12,7 @@ RNG = np.random.default_rng(0)
 @pytest.mark.parametrize("num_workers", [1, 2, 4])
 def test_workers_divide_each_step_and_together_read_every_row_once(num_rows: int, num_workers: int) -> None:
     order = Order(lengths_N=RNG.integers(1, 100, num_rows).astype(np.int32), global_batch_size=8, seed=3)
-    workers = [
-        Division(order=order, micro_batch_size=2, rank=rank, num_workers=num_workers) for rank in range(num_workers)
-    ]
+    workers = [Division(order, 2, rank, num_workers) for rank in range(num_workers)]
     per_step, per_epoch = workers[0].num_per_step, workers[0].num_per_epoch
     assert order.num_steps == -(-num_rows // 8) == -(-per_epoch // per_step)
     seen = []

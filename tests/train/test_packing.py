@@ -10,7 +10,7 @@ from transformers import MambaConfig, MambaForCausalLM
 
 from curation.errors import ConfigError
 from curation.models import create, load_model, load_tokenizer
-from train.sft import check, collate, compute_completion_loss, pack
+from train.sft import check, collate, compute_completion_loss
 from train.tokens import Pair, TrainingRow, tokenize
 
 WORDS = tuple("abcdefgh")
@@ -32,7 +32,8 @@ def test_losses_and_gradients_equal_those_of_padded_rows(tmp_path: Path, family:
     tokenizer, model = load_tokenizer(base), load_model(base)
     check(model)
     rows, losses, grads = rows_of(tokenizer), [], []
-    for batch in (collate(rows[:3], tokenizer.pad_token_id, mean_trust), pack(rows[:3], mean_trust)):
+    pad = tokenizer.pad_token_id
+    for batch in (collate(rows[:3], pad, mean_trust), collate(rows[:3], pad, mean_trust, packing=True)):
         labels, weights = batch.pop("labels"), batch.pop("weights", None)
         assert batch.pop("row_ids") == [7, 8, 9]
         model.zero_grad()
@@ -47,7 +48,7 @@ def test_losses_and_gradients_equal_those_of_padded_rows(tmp_path: Path, family:
 def test_a_packed_batch_has_every_label_once(tmp_path: Path) -> None:
     base = create(tmp_path / "base", family="qwen3", shape=SHAPE, words=WORDS, pattern="[a-h]", seed=0)
     tokenizer = load_tokenizer(base)
-    batch = pack(rows_of(tokenizer), 0.5)
+    batch = collate(rows_of(tokenizer), tokenizer.pad_token_id, 0.5, packing=True)
     a, b, c, d, e, f, g = tokenizer.convert_tokens_to_ids(list("abcdefg"))
     end = tokenizer.eos_token_id
     assert batch["position_ids"][0].tolist() == [*range(8), *range(3), *range(14), *range(3)]

@@ -15,8 +15,9 @@ from curation.errors import ConfigError, RunFailedError, SourceError
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
 from train.models import TrainingResult, read_saved
-from train.sft import IGNORED, collate, compute_completion_loss, count_accumulation_steps, fine_tune, train_sft
+from train.sft import IGNORED, collate, compute_completion_loss, fine_tune, train_sft
 from train.tokens import Pair, TrainingRow, tokenize
+from train.trainer import count_accumulation_steps
 
 pytestmark = pytest.mark.long
 
@@ -174,9 +175,7 @@ def test_epochs_follow_the_rows_given_and_not_those_left_after_dropping(base: Mo
     )
     told: list[tuple[int, int]] = []
     rows = table(tmp_path / "rows.lance", pairs)
-    record = fine_tune(
-        base, rows, config, seed=0, output=tmp_path / "one", progress=lambda done, total: told.append((done, total))
-    )
+    record = fine_tune(base, rows, config, seed=0, output=tmp_path / "one", progress=lambda *at: told.append(at[:2]))
     assert (record.num_rows, record.num_dropped, record.num_epochs) == (1_999, 1, 1)
     assert told[-1] == (1_999, 1_999)  # one pass over the rows that are there
     fewer = tuned(base, pairs[:1_999], config, seed=0, output=tmp_path / "three").record

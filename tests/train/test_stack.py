@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
@@ -22,7 +21,7 @@ from curation.trust.parts import FIT, REPEAT, UNUSED, VALIDATION, assign_parts
 from curation.trust.stacked import NETWORKS, Combination, Logistic, PiecewiseLinearCalibrator, StackedTrust, Trees
 from train import rounding
 from train.combining import Candidate, assign_folds, choose_candidate, fit_rising_line
-from train.stack import fit_stacked_on
+from train.stack import fit_stacked
 from train.trust import fit_rows
 from train.trust_loop import LabelledRows
 
@@ -87,7 +86,7 @@ def batch_of(rows: LabelledRows) -> pa.RecordBatch:
 
 
 def fit(rows: LabelledRows, **options: Any) -> StackedTrust:
-    return fit_stacked_on(rows, CONFIG, seed=3, origin={"from": "a test"}, **NO_NETWORKS | options)
+    return fit_stacked(rows, CONFIG, seed=3, origin={"from": "a test"}, **NO_NETWORKS | options)
 
 
 def auc_of(trust: StackedTrust, fresh: LabelledRows) -> float:
@@ -419,15 +418,6 @@ def test_a_line_with_a_bend_makes_logits_those_of_a_probability() -> None:
     np.testing.assert_array_equal(turned(shrunk_N), shrunk_N)  # none that falls
 
 
-def test_a_fit_with_one_bend_of_an_earlier_version_stays() -> None:
-    rows, _ = drawn(300, seed=0)
-    trust = fit(rows)
-    weights = {name: of for name, of in trust.weights.items() if name != "bent"}
-    weights["bent_4"] = torch.tensor([0.1, 1.2, 0.3, 0.4], dtype=torch.float64)  # intercept, slope, bend, knee
-    again = StackedTrust.made(weights, trust.description())
-    assert again.combination.calibrator == PiecewiseLinearCalibrator(0.1, 1.2, (0.3,), (0.4,))
-
-
 def test_lines_with_other_knees_are_averaged_by_their_likelihood() -> None:
     """Each line is scikit-learn's regression on the logit and the hinge, and weighs as its likelihood."""
     rng = np.random.default_rng(1)
@@ -481,19 +471,19 @@ def test_networks_score_in_the_type_that_is_asked_for_where_it_keeps_the_order(
     train, fresh = (drawn(n, seed=n, width=24, of_states=1.2).rows for n in (600, 500))
     config = CONFIG.model_copy(update={"score_dtype": "bfloat16"})
     few = {"network_rows": 100, "tree_rows": 100, "width": 16, "depth": 1, "max_steps": 40}
-    trust = fit_stacked_on(train, config, seed=3, origin={}, **few)
+    trust = fit_stacked(train, config, seed=3, origin={}, **few)
     assert trust.networks is not None and trust.fit["choice"]["taken"] == "stacked"
     assert trust.fit["rounding"]["taken"] == trust.networks.score_dtype == "bfloat16"
     assert trust.fit["rounding"]["num_rows"] == 600
     again = load_fitted(trust.save(tmp_path / "rounded"))
     assert again.networks.score_dtype == "bfloat16"
     np.testing.assert_array_equal(again.raw_score(batch_of(fresh)), trust.raw_score(batch_of(fresh)))
-    exact = fit_stacked_on(train, CONFIG, seed=3, origin={}, **few)
+    exact = fit_stacked(train, CONFIG, seed=3, origin={}, **few)
     assert exact.networks.score_dtype == "float32" and "rounding" not in exact.fit
     difference_N = exact.raw_score(batch_of(fresh)) - trust.raw_score(batch_of(fresh))
     assert 0 < np.abs(difference_N).max() < 0.2 * exact.raw_score(batch_of(fresh)).std()
     monkeypatch.setattr(rounding, "LEAST_OVERLAP", 1.1)
-    kept = fit_stacked_on(train, config, seed=3, origin={}, **few)
+    kept = fit_stacked(train, config, seed=3, origin={}, **few)
     assert kept.networks.score_dtype == kept.fit["rounding"]["taken"] == "float32"
 
 
@@ -507,11 +497,11 @@ def test_networks_are_honest_of_their_own_rows_too() -> None:
 def test_components_stand_before_probes_and_networks(tmp_path: Path) -> None:
     rows, fresh = (drawn(n, seed=seed, of_states=1.0).rows for n, seed in ((600, 0), (4_000, 1)))
     config, options = CONFIG.model_copy(update={"pca": 6}), {"network_rows": 200, "width": 16, "max_steps": 40}
-    trust = fit_stacked_on(rows, config, seed=3, origin={}, **options)
+    trust = fit_stacked(rows, config, seed=3, origin={}, **options)
     assert trust.probes is not None and trust.probes.names == ("probe of all",) and trust.networks is not None
     loaded = load_fitted(trust.save(tmp_path / "trust"))
     np.testing.assert_array_equal(loaded.raw_score(batch_of(fresh)), trust.raw_score(batch_of(fresh)))
-    whole = fit_stacked_on(rows, CONFIG.model_copy(update={"pca": 12}), seed=3, origin={}, **NO_NETWORKS)
+    whole = fit_stacked(rows, CONFIG.model_copy(update={"pca": 12}), seed=3, origin={}, **NO_NETWORKS)
     assert auc_of(whole, fresh) > best_free(fresh) + 0.05, "all components are all that the states say"
 
 

@@ -15,11 +15,10 @@ from curation.refs import TableRef
 from curation.tables import io, schemas
 from curation.trust import load_fitted
 from curation.trust.boosted_trees import BoostedTrees
-from curation.trust.linear_probe import LinearProbe
 from curation.trust.parts import FIT, VALIDATION
 from curation.trust.states import StateTrust
 from train.launch import TrainProcess, trained_in
-from train.trust import fit_deep_ensemble, fit_here, fit_rows, fit_trust, read_rows
+from train.trust import fit_rows, fit_trust, read_rows
 from train.trust_loop import LabelledRows
 
 pytestmark = pytest.mark.long
@@ -161,9 +160,8 @@ def test_the_stages_fit_what_is_fitted_in_memory(
     process = TrainProcess(config)
     with trained_in(process):
         refs = {
-            "neural": fit_trust(*written, config, seed=3, output=tmp_path / "neural"),
-            "deep_ensemble": fit_deep_ensemble(*written, config, seed=3, output=tmp_path / "ensemble", members=2),
-            "linear_probe": fit_here(LinearProbe, *written, config, seed=3, output=tmp_path / "probe"),
+            kind: fit_trust(kind, *written, config, seed=3, output=tmp_path / kind)
+            for kind in ("neural", "deep_ensemble", "linear_probe")
         }
     process.close()
     for kind, ref in refs.items():
@@ -177,7 +175,9 @@ def test_more_components_than_numbers_or_rows_are_refused_before_a_worker_starts
 ) -> None:
     words = rf"trust\.pca: {WIDTH + 1} components of \d+ rows with {WIDTH} numbers each; give fewer components or more"
     with pytest.raises(ConfigError, match=words):
-        fit_trust(*written, with_(pca=WIDTH + 1, columns=("mean_logprob",)), seed=3, output=tmp_path / "trust")
+        fit_trust(
+            "neural", *written, with_(pca=WIDTH + 1, columns=("mean_logprob",)), seed=3, output=tmp_path / "trust"
+        )
     read = read_rows(*written, with_(pca=WIDTH), seed=3)
     few_N = np.where(np.arange(NUM_ROWS) < 9, FIT, -1).astype(np.int8)
     with pytest.raises(ConfigError, match=r"trust\.pca: 9 components of 9 rows"):

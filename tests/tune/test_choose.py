@@ -57,17 +57,3 @@ def test_a_default_is_rarely_replaced_by_one_that_is_no_better() -> None:
         found = choose(default, finalists, in_search, share_held_out=0.2, larger_is_better=True)
         replaced += found.winner is not None
     assert stats.binomtest(replaced, repeats, LEVEL, alternative="greater").pvalue > 0.01
-
-
-@pytest.mark.parametrize(
-    ("default", "finalists", "message"),
-    [
-        ([0.1, 0.2], {}, "no finalists"),
-        ([0.1], {"a": [0.2]}, "the default: 1 fits; an interval needs at least two"),
-        ([0.1, 0.2], {"a": [0.2, 0.3, 0.4]}, "a: 3 fits, the default has 2"),
-        ([0.1, 0.2], {"a": [0.2, math.nan]}, "a: a value that is not finite"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(default: list[float], finalists: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        choose(default, finalists, dict.fromkeys(finalists, 0.0), share_held_out=0.2, larger_is_better=True)

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.long
 NUM_ROWS, SIZE, FOLDS = 900, 6, 4
 BASE = TrustConfig(kind="neural", width=16, depth=1, max_steps=40, learning_rate=3e-3, batch_size=64)
 AUC = Objective(metric="auc", folds=FOLDS)
+NAMES = ("prompt_last", "output_last", "mean_logprob")
 
 
 def tables(path: Path, correct_N: np.ndarray) -> tuple[TableRef, TableRef]:
@@ -70,7 +71,7 @@ def written(correct: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> tu
 
 @pytest.fixture(scope="module")
 def source(written: tuple[TableRef, TableRef]) -> TrialRows:
-    found, num_missing = read_source(*written, ("prompt_last", "output_last", "mean_logprob"))
+    found, num_missing = read_source(*written, NAMES, BASE, 5)
     assert num_missing == 2
     return found
 
@@ -190,28 +191,11 @@ def test_a_trial_behind_principal_components_is_that_on_scikit_learns(source: Tr
     assert found.fit["variance_kept"] == pytest.approx(peer.explained_variance_ratio_.sum())
 
 
-def test_components_that_a_trial_would_not_have_are_refused_before_all_trials(source: TrialRows) -> None:
-    def check(raw: dict[str, Any], rows: TrialRows = source, base: TrustConfig = BASE) -> None:
-        space = Space.of(raw, base, stored=("prompt_last", "output_last"))
-        AUC.check_components(rows, space, [(0, 3), *((fold, 4) for fold in range(FOLDS))])
-
-    check({"pca": [None, 1, SIZE]})
-    check({"pca": [2 * SIZE], "states": [["prompt_last", "output_last"]]})
-    check({"depth": [1]}, source._replace(row_ids_N=source.row_ids_N[:0]))
-    with pytest.raises(ConfigError, match=rf"tune\.space\.pca: {SIZE + 1} components of \d+ rows with {SIZE} numbers"):
-        check({"pca": [1, SIZE + 1]})
-    with pytest.raises(ConfigError, match=r"tune\.space\.pca: 12 components of \d+ rows with 6 numbers"):
-        check({"pca": {"int": [1, 12]}, "states": [["prompt_last", "output_last"], ["output_last"]]})
-    with pytest.raises(ConfigError, match=r"trust\.pca: 7 components of .*; give fewer components or more source rows"):
-        check({"depth": [1]}, base=BASE.model_copy(update={"pca": 7}))
-    few = source._replace(parsed_N=source.row_ids_N < 9)
-    with pytest.raises(ConfigError, match=r"tune\.space\.pca: 6 components of [0-6] rows with 6 numbers each"):
-        check({"pca": [6]}, few)
-
-
-def test_a_share_of_the_source_is_all_that_a_search_reads(source: TrialRows) -> None:
+def test_a_share_of_the_source_is_all_that_a_search_reads(
+    source: TrialRows, written: tuple[TableRef, TableRef]
+) -> None:
     config = BASE.model_copy(update={"source_share": 0.3})
-    part = source.share(config, 5)
+    part, _ = read_source(*written, NAMES, config, 5)
     taken_N = assign_parts(source.row_ids_N, config, 5) != UNUSED
     assert 0.2 < taken_N.mean() < 0.4
     np.testing.assert_array_equal(part.row_ids_N, source.row_ids_N[taken_N])
@@ -222,7 +206,6 @@ def test_a_share_of_the_source_is_all_that_a_search_reads(source: TrialRows) -> 
     rows = part.rows(config, held_N, seed=3)  # a trial's own seed draws no share of the share
     used = sum(len(rows.places(number)) for number in (FIT, VALIDATION))
     assert used == int((~held_N & part.parsed_N).sum())
-    assert source.share(BASE, 5) is source
 
 
 def test_a_group_stays_on_one_side_of_folds_and_of_a_trials_parts(
@@ -232,7 +215,7 @@ def test_a_group_stays_on_one_side_of_folds_and_of_a_trials_parts(
     table = io.read(grades)
     clusters = pa.array([i // 30 for i in table["row_id"].to_pylist()], pa.int64())
     grouped = io.write(table.append_column(schemas.CLUSTER, clusters), str(tmp_path / "grades.lance"))
-    found, _ = read_source(labels, grouped, ("output_last",))
+    found, _ = read_source(labels, grouped, ("output_last",), BASE, 5)
     fold_N = found.fold_N(FOLDS, 3)
     part_N = found.rows(BASE, fold_N == 0, seed=3).part_N
     for group in range(30):
@@ -250,7 +233,7 @@ def test_of_rows_that_ask_the_same_question_the_first_is_taken(
     table = io.read(grades)
     question = pa.array([-1 - row_id // 3 for row_id in table["row_id"].to_pylist()], pa.int64())
     asked = table.set_column(table.schema.get_field_index("question"), schemas.GRADES.field("question"), question)
-    found, num_missing = read_source(labels, io.write(asked, str(tmp_path / "grades.lance")), ("output_last",))
+    found, num_missing = read_source(labels, io.write(asked, str(tmp_path / "grades.lance")), ("output_last",), BASE, 5)
     firsts_N = np.arange(0, NUM_ROWS, 3)[1:]  # the first of the first three rows that is graded has no state
     np.testing.assert_array_equal(found.row_ids_N, firsts_N)
     np.testing.assert_array_equal(found.unit_N, -1 - firsts_N // 3)
@@ -268,4 +251,4 @@ def test_what_no_trial_could_be_measured_on_is_refused(source: TrialRows, writte
     with pytest.raises(DegenerateSourceError, match=r"tune: 0 of \d+ labels are right in the fit part"):
         trial(source._replace(correct_N=np.zeros_like(source.correct_N)), point())
     with pytest.raises(SourceError, match=r"do not hold layer1_output_last; .* 898 source rows are labelled again"):
-        read_source(*written, ("layer1_output_last",))
+        read_source(*written, ("layer1_output_last",), BASE, 5)

@@ -7,9 +7,8 @@ import optuna
 import pytest
 
 from curation.config import TrustConfig, TuneConfig
-from curation.errors import ConfigError
 from curation.hashing import derive
-from tune.proposals import LEAST_RANDOM, Proposals, make_proposals
+from tune.search import LEAST_RANDOM, Proposals, make_proposals
 from tune.space import Space
 
 STATES = ("prompt_last", "output_last")
@@ -17,8 +16,8 @@ SPACE = {"kind": ["neural", "linear_probe"], "depth": [1, 2], "learning_rate": {
 NUM = 40
 
 
-def made(search: str, seed: int = 3, **settings: Any) -> tuple[Proposals, int]:
-    space = Space.of(SPACE if search != "grid" else {"depth": [1, 2], "width": [4, 8]}, TrustConfig(), stored=STATES)
+def made(search: str, seed: int = 3, **settings: Any) -> Proposals:
+    space = Space.of(SPACE, TrustConfig(), stored=STATES)
     config = TuneConfig(search=search, trials=NUM, **settings)
     return make_proposals(config, space, seed=seed, larger_is_better=True)
 
@@ -45,13 +44,13 @@ def played(proposals: Proposals, num: int, parallel: int, seed: int) -> list[Any
 
 @pytest.mark.parametrize("search", ["tpe", "random"])
 def test_points_do_not_depend_on_which_trial_ends_first(search: str) -> None:
-    one = played(made(search, ahead=4)[0], NUM, parallel=1, seed=0)
-    assert [played(made(search, ahead=4)[0], NUM, parallel, parallel) for parallel in (2, 4, 8)] == [one] * 3
-    assert played(made(search, seed=4, ahead=4)[0], NUM, parallel=1, seed=0) != one
+    one = played(made(search, ahead=4), NUM, parallel=1, seed=0)
+    assert [played(made(search, ahead=4), NUM, parallel, parallel) for parallel in (2, 4, 8)] == [one] * 3
+    assert played(made(search, seed=4, ahead=4), NUM, parallel=1, seed=0) != one
 
 
 def test_tpe_is_optunas_sampler_and_finds_the_better_half() -> None:
-    points = played(made("tpe", ahead=1)[0], NUM, parallel=1, seed=0)
+    points = played(made("tpe", ahead=1), NUM, parallel=1, seed=0)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.TPESampler(seed=derive(3, "tpe") % 2**32, n_startup_trials=LEAST_RANDOM)
     study = optuna.create_study(direction="maximize", sampler=sampler)
@@ -69,18 +68,10 @@ def test_tpe_is_optunas_sampler_and_finds_the_better_half() -> None:
 
 
 def test_tpe_never_runs_ahead_of_what_it_may_know() -> None:
-    proposals, _ = made("tpe", ahead=3)
+    proposals = made("tpe", ahead=3)
     assert all(proposals.ask(number) is not None for number in range(3))
     assert proposals.ask(3) is None
     proposals.tell(1, 0.5)
     assert proposals.ask(3) is None  # trial 0 has not ended
     proposals.tell(0, 0.5)
     assert proposals.ask(3) is not None and proposals.ask(4) is not None and proposals.ask(5) is None
-
-
-def test_a_grid_is_cut_at_the_number_of_trials_and_needs_lists() -> None:
-    proposals, num = made("grid")
-    assert num == 4 and len({str(proposals.ask(number)) for number in range(num)}) == 4
-    space = Space.of(SPACE, TrustConfig(), stored=STATES)
-    with pytest.raises(ConfigError, match="learning_rate: a grid needs a list"):
-        make_proposals(TuneConfig(search="grid"), space, seed=0, larger_is_better=True)

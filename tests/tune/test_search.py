@@ -15,7 +15,6 @@ from curation.hashing import derive
 from curation.telemetry.standing import Standing
 from tune.fits import Fits, Fold, Trial
 from tune.objective import Objective, TrialRows, run_trial
-from tune.proposals import Listed
 from tune.search import SearchResult, search
 from tune.space import Space
 
@@ -122,24 +121,6 @@ def test_recorded_fits_are_not_repeated_and_the_rest_ends_as_it_would_have(
     assert found(source, tmp_path).choice == result.choice  # nothing is left to do
 
 
-@pytest.mark.slow
-def test_bad_networks_end_early_and_the_same_ones_after_a_death(
-    local_ray: Any, source: TrialRows, tmp_path: Path
-) -> None:
-    settings: dict[str, Any] = {"search": "random", "halving": 2, "trials": 10, "ahead": 2, "parallel": 2}
-    first = found(source, tmp_path / "whole", **settings)
-    fits = [trial.outcome.fit for trial in first.trials if trial.kind == "neural"]
-    ended = [fit for fit in fits if len(fit["rungs"]) < 3]
-    assert 0 < len(ended) < len(fits) and all(fit["steps"][-1] < 150 for fit in ended)
-    assert all(trial.outcome.fit["steps"][-1] == 150 for trial in first.finals if trial.kind == "neural")
-    (tmp_path / "killed" / "trials").mkdir(parents=True)
-    for number in (0, 1, 2, 5):
-        name = f"trials/{number:05d}.json"
-        (tmp_path / "killed" / name).write_text((tmp_path / "whole" / name).read_text())
-    again = found(source, tmp_path / "killed", **{**settings, "parallel": 1})
-    assert timeless(again.trials) == timeless(first.trials) and again.choice == first.choice
-
-
 def test_what_fails_is_recorded_and_what_dies_is_tried_again(
     local_ray: Any, source: TrialRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +133,7 @@ def test_what_fails_is_recorded_and_what_dies_is_tried_again(
     fits = Fits(source, AUC, TuneConfig(), tmp_path / "fits")
     ended: list[int] = []
     trials = fits.run(
-        "trials", Listed(points), [Fold(0, 1, 2)] * len(points), on_done=lambda trial, _: ended.append(trial.number)
+        "trials", points.__getitem__, [Fold(0, 1, 2)] * len(points), on_done=lambda trial, _: ended.append(trial.number)
     )
     assert sorted(ended) == list(range(5)), [trial.error for trial in trials]
     assert [trial.outcome is not None for trial in trials] == [True, False, True, False, True]

@@ -168,13 +168,6 @@ def test_principal_components_are_drawn_for_the_kinds_that_take_them() -> None:
         *(("attention", None, names) for names in states),
         *(("linear_probe", size, names) for size in (None, 8) for names in states),
     }
-    assert set(found.projections) == {("tune.space.pca", 8, names) for names in states}
-    based = space({"kind": ["linear_probe"], "pca": {"int": [4, 16]}}, BASE.model_copy(update={"pca": 3}))
-    assert set(based.projections) == {
-        ("trust.pca", 3, ("output_last",)),
-        ("tune.space.pca", 4, ("output_last",)),
-        ("tune.space.pca", 16, ("output_last",)),
-    }
     with pytest.raises(ConfigError, match=r"tune\.space\.pca: none of the kinds attention reads it"):
         space({"kind": ["attention"], "pca": [8]})
     with pytest.raises(ConfigError, match=r"tune\.space\.kind: trust\.pca: 3, but attention reads state by state"):

@@ -6,7 +6,6 @@ from pathlib import Path
 import lance
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from curation import run
@@ -105,11 +104,11 @@ def test_a_run_selects_with_vllm_what_it_selects_with_transformers(local_ray, tm
             f"selection={{budget: {{n: 60}}, arms: {list(ARMS[domain])}}}",
             "generations=[]",
         )
-        before = set(tmp_path.rglob("select-*/*.parquet"))
+        before = set(tmp_path.rglob("select-*/*.lance"))
         content = run(load_config(EXAMPLES / f"{domain}.yaml", overrides))
         assert content["budget"]["n"] == 60
-        paths = set(tmp_path.rglob("select-*/*.parquet")) - before
-        selected = {path.stem: pq.read_table(path).to_pylist() for path in paths}
+        paths = set(tmp_path.rglob("select-*/*.lance")) - before
+        selected = {path.stem: lance.dataset(str(path)).to_table().to_pylist() for path in paths}
         assert set(selected) == set(ARMS[domain])
         passes = {item["name"]: item for item in content["passes"]}
         (labelled,) = (item for name, item in passes.items() if name.endswith("label-pool"))

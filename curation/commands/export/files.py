@@ -15,8 +15,7 @@ from safetensors import SafetensorError
 from curation.errors import ExportError
 from curation.json_types import Json, JsonView
 from curation.refs import ModelRef
-from curation.report.headline import format_points
-from curation.report.html import format_duration, make_environment
+from curation.report.headline import format_duration, format_points, make_environment
 from curation.storage import durable
 from curation.storage.digest import compute_sha256
 from curation.storage.files import exchange, open_to_readers, sync_folder

@@ -12,7 +12,13 @@ import pyarrow as pa
 from curation.arms import REFERENCE_ARM, TRUST, Configured, Fitted
 from curation.arrays import Int64s
 from curation.commands.export.files import is_on_hub
-from curation.commands.export.run import choose_generation, get_fitting_class, get_fitting_stage, read_run
+from curation.commands.export.run import (
+    RecordedRun,
+    choose_generation,
+    get_fitting_class,
+    get_fitting_stage,
+    read_run,
+)
 from curation.config import AnswersConfig, DecodingConfig, RunConfig, TrustConfig
 from curation.domains import get_domain
 from curation.domains.given import as_asked
@@ -26,8 +32,8 @@ from curation.metrics.shift import sample_words
 from curation.pipeline.grading import choose_grading_stage
 from curation.pipeline.numbers import read_numbers_after
 from curation.refs import ModelRef, TableRef, TrustRef
-from curation.rundir.graph import Position, Stage
-from curation.rundir.manifest import Manifest, StageRecord
+from curation.rundir.graph import Position
+from curation.rundir.manifest import StageRecord
 from curation.selection.budget import GradedScores
 from curation.stages.label import Label
 from curation.stages.read import Read
@@ -42,29 +48,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit:
+class Fit(RecordedRun):
     """A fitted trust function with the run that fitted it."""
 
-    config: RunConfig
-    manifest: Manifest
     name: str
     generation: int
     record: StageRecord
-
-    def stage(self, split: str, *classes: type[Stage]) -> StageRecord | None:
-        """Return the record of the generation's stage on a split, of the first class that is done, or ``None``."""
-        return self.manifest.find(Position(generation=self.generation, split=split), *classes)
+    labelling: StageRecord
+    """The record of the stage that made the labels of the source split."""
 
     def labels(self, split: str) -> StageRecord | None:
         """Return the record of the stage that made a split's labels with states (:func:`get_labels_stage`), or None."""
-        return self.stage(split, get_labels_stage(self.config))
-
-    @property
-    def labelling(self) -> StageRecord:
-        """The record of the stage that made the labels of the source split."""
-        found = self.labels("source")
-        assert found is not None, "find_fit refuses a run without it"
-        return found
+        return self.stage(self.generation, split, get_labels_stage(self.config))
 
     @property
     def trust(self) -> TrustRef:
@@ -135,21 +130,15 @@ def find_fit(run: Place, trust: str | None, generation: int | None) -> Fit:
     record = manifest.find(Position(generation=generation, split="source", of=name), get_fitting_class(config, name))
     if record is None or "trust" not in record.outputs:
         raise ExportError(f"{run}: {stage} is not done; {finish}; {there}")
-    fit = Fit(config=config, manifest=manifest, name=name, generation=generation, record=record)
-    if fit.settings.states == ("pca",):
-        raise ExportError(
-            f"{run}: with teacher.store_states {config.teacher.store_states!r} the trust function reads a projection "
-            "that was made of the stored states, not the states themselves; export from a run with store_states: true "
-            "or false (trust.pca keeps as many components within the function)"
-        )
-    classes: dict[str, type[Stage]] = {
-        "labels": get_labels_stage(config),
-        "grades": choose_grading_stage(config, "source"),
-    }
-    for what, kind in classes.items():
-        made = fit.stage("source", kind)
-        if made is None or record.inputs[what] != made.outputs.get(what):
+    made: dict[str, StageRecord] = {}
+    for what, kind in (("labels", get_labels_stage(config)), ("grades", choose_grading_stage(config, "source"))):
+        of_source = manifest.find(Position(generation=generation, split="source"), kind)
+        if of_source is None or record.inputs[what] != of_source.outputs.get(what):
             raise ExportError(f"{run}: the {what} of the source split changed since {stage} was done; {finish} again")
+        made[what] = of_source
+    fit = Fit(
+        config=config, manifest=manifest, name=name, generation=generation, record=record, labelling=made["labels"]
+    )
     return fit
 
 
@@ -244,7 +233,7 @@ def read_calibration_rows(fit: Fit, function: "StateTrust") -> tuple[GradedScore
     labelled = grades = None
     if fit.config.splits.calibration is not None:
         labelled = fit.labels("calibration")
-        grades = fit.stage("calibration", choose_grading_stage(fit.config, "calibration"))
+        grades = fit.stage(fit.generation, "calibration", choose_grading_stage(fit.config, "calibration"))
     keep: Keep | None = None
     split, chose = "calibration", False
     if (

@@ -3,16 +3,19 @@
 import json
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset
 from huggingface_hub import DatasetCard, DatasetCardData, EvalResult, HfApi, ModelCard, ModelCardData
 from huggingface_hub.utils import HFValidationError, validate_repo_id  # type: ignore[attr-defined]  # public, not in __all__
 
+from curation.commands.export.columns import read_with_columns
 from curation.commands.export.files import CARD, PAPER, describe, describe_files, is_on_hub, load_template, write_folder
 from curation.commands.export.lineage import describe_rows_lineage, make_lineage, stop_lines
-from curation.commands.export.run import Student, choose_generation, find_selection, find_student, read_run
+from curation.commands.export.run import Trained, choose_generation, find_selection, find_student, read_run
 from curation.errors import ExportError
 from curation.heavy import torch
 from curation.json_types import Json, JsonView
@@ -25,6 +28,7 @@ from curation.storage.cache import fetch_folder
 from curation.storage.inside import require_enclosed
 from curation.storage.paths import Place, to_place
 from curation.tables import io
+from curation.tables.files import write_file
 
 METHODS = {"sft": "supervised fine-tuning", "grpo": "GRPO", "dpo": "DPO"}
 LEFT_OUT = (CARD, "training.json")
@@ -33,8 +37,6 @@ MARKER = "rows.json"
 """The file with the card's content for programs; written last."""
 FILE_ROWS = 1 << 20
 """Maximum number of rows of a Parquet file."""
-SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B", "1B<n<10B")
-"""The hub's size categories by number of rows, each ten times larger than the previous one."""
 
 
 def export_student(
@@ -63,7 +65,7 @@ def export_student(
         written = write_model(found, folder, output, merged=merged)
         lineage = make_lineage(found, written, command)
         describe(folder, lineage, format_card(lineage))
-    words = [f"{output}: {written['kind']} of {found.stage} of {found.config.name}, with README.md and lineage.json"]
+    words = [f"{output}: {written['kind']} of {found.training} of {found.config.name}, with README.md and lineage.json"]
     if lineage["evaluation"] is None:
         words.append(
             f"warning: {run} has no numbers of this student, so the card has no test accuracy, purity or "
@@ -72,7 +74,7 @@ def export_student(
     return words + stop_lines(lineage)
 
 
-def write_model(student: Student, folder: Path, output: Place, *, merged: bool) -> Json:
+def write_model(student: Trained, folder: Path, output: Place, *, merged: bool) -> Json:
     """Write the student's weights to a folder that will become ``output``, and describe them.
 
     Return ``kind``, ``has_base`` (whether the adapter's base, which was merged for this run, is exported too, in
@@ -143,13 +145,16 @@ def export_rows(
     *,
     arm: str | None,
     generation: int | None,
+    form: str = "parquet",
+    columns: Sequence[str] = (),
     push: str | None,
     force: bool,
     command: str,
 ) -> list[str]:
     """Write an arm's selected rows to a folder; return sentences on what was written, and warnings.
 
-    The default arm is ``trust`` or the only one, the default generation the last. ``force`` replaces an earlier export.
+    The default arm is ``trust`` or the only one, the default generation the last. ``form`` is ``parquet`` or ``jsonl``;
+    ``columns`` of the pool's files are added to the rows. ``force`` replaces an earlier export.
     ``push`` names a dataset repository on the hub for the folder, private if it is new. ``command`` is for the card.
 
     Raises:
@@ -166,13 +171,14 @@ def export_rows(
     assert student.selecting is not None, "its table was found"
     measured = read_numbers_after(manifest, student.selecting, generation)
     num_rows = io.count(table)
+    rows = read_with_columns(config, manifest, table, columns) if columns else _read_table(table)
     with write_folder(output, force=force, marker=MARKER) as folder:
-        num_files = write_parquet(table, folder / "data")
+        num_files = write_data(rows, folder / "data", form)
         lineage = describe_rows_lineage(student, measured, num_rows, describe_files(folder), command)
         card = _make_card(lineage, pairs="chosen" in io.open_table(table).schema.names)
         describe(folder, lineage, card, MARKER)
-    many = "s" if num_files > 1 else ""
-    words = [f"{output}: {num_rows:,} rows of the arm {student.arm} in {num_files} Parquet file{many}, with README.md"]
+    kind = f"{'Parquet' if form == 'parquet' else 'JSONL'} file{'s' if num_files > 1 else ''}"
+    words = [f"{output}: {num_rows:,} rows of the arm {student.arm} in {num_files} {kind}, with README.md"]
     if measured is None:
         words.append(
             f"warning: {run} has no numbers of these rows, so the card has no purity; when `curate run` has ended, "
@@ -182,11 +188,17 @@ def export_rows(
     return words if push is None else [*words, _push(fetch_folder(str(output)), push, output)]
 
 
-def write_parquet(table: TableRef, folder: Path) -> int:
-    """Write the table in stored order to Parquet files with the hub's names, and return their number."""
-    scanner = io.open_table(table).scanner(batch_size=PART_ROWS, scan_in_order=True)
+def _read_table(table: TableRef) -> pa.RecordBatchReader:
+    return io.open_table(table).scanner(batch_size=PART_ROWS, scan_in_order=True).to_reader()
+
+
+def write_data(rows: pa.RecordBatchReader, folder: Path, form: str) -> int:
+    """Write the rows in their order to Parquet files, or a JSONL file, with the hub's names; return their number."""
+    if form == "jsonl":
+        write_file(rows, rows.schema, folder / "train-00000-of-00001.jsonl", form)
+        return 1
     pyarrow.dataset.write_dataset(
-        scanner.to_reader(),
+        rows,
         folder,
         basename_template="{i}.parquet",
         format="parquet",
@@ -204,10 +216,9 @@ def _make_card(lineage: JsonView, *, pairs: bool) -> str:
     rows = lineage["rows"]
     metadata = DatasetCardData(
         pretty_name=f"{lineage['run']['name']}, rows of the arm {rows['arm']}",
-        size_categories=SIZES[min(max(len(str(rows["num_rows"])) - 3, 0), len(SIZES) - 1)],
         task_categories=["text-generation"],
         tags=["trust-curation", "weak-to-strong", rows["arm"]],
-        configs=[{"config_name": "default", "data_files": [{"split": "train", "path": "data/train-*.parquet"}]}],
+        configs=[{"config_name": "default", "data_files": [{"split": "train", "path": "data/train-*"}]}],
     )
     card = DatasetCard.from_template(metadata, template_str="---\n{{ card_data }}\n---\n")
     card.text = load_template("rows_card.md.j2").render(lineage, paper=PAPER, pairs=pairs)

@@ -5,52 +5,52 @@ from datetime import UTC, datetime
 from curation.arms import ARMS, TRUST, Draw
 from curation.cluster.versions import find_versions
 from curation.commands.export.files import is_on_hub
-from curation.commands.export.run import Student
+from curation.commands.export.run import Student, Trained
 from curation.config import TrustConfig
 from curation.config.models import find_student_section
 from curation.json_types import Json, JsonView
 from curation.pipeline.growth import iter_prepare_records
+from curation.pipeline.numbers import read_numbers_after
 from curation.refs import ModelRef, TableRef
-from curation.report.rules import STOP
 from curation.report.students import collect_trainings, describe_decoding
+from curation.report.verdict import STOP
 from curation.stages.chooser import is_ranked_as_reference
 from curation.stages.label import Label
 from curation.stages.score import Score
 from curation.tables import io
 
 METRICS = ("auc", "ece", "brier")
-TRAINING = ("num_rows", "num_dropped", "num_epochs", "seconds", "stopped")
-"""Parts of a training's record that stand beside the last value of each of its curves."""
-COMPARED = ("recovery", "recovery_interval", "verdict", "withheld", "against_teacher", "against_ground_truth")
-"""Measures of an arm in the report that a student's lineage has beside its accuracy."""
 
 
-def make_lineage(student: Student, written: JsonView, command: str) -> Json:
+def make_lineage(student: Trained, written: JsonView, command: str) -> Json:
     """Return the content of a student's card; ``evaluation`` is ``None`` if the run has no metrics of the student."""
-    generation = _get_generation(student, student.measured)
+    measured = read_numbers_after(student.manifest, student.record, student.generation)
+    generation = _get_generation(student, measured)
     # A further student has base and arms of its own in it; trust, selection and teacher are the generation's.
     further = {} if generation is None else {item["name"]: item for item in generation["students"]}
     results = further.get(student.name, generation)
-    own = None if results is None else next(item for item in results["arms"] if item["name"] == student.arm)
+    own = _find_arm(student, results)
     recipe = find_student_section(student.record.inputs["recipe"]).from_key(student.record.inputs["recipe"])
     settings = recipe.model_dump(mode="json", exclude=recipe.RESOURCES)  # all that the weights depend on
     record: Json = student.record.outputs["training"]
-    curves = dict(collect_trainings({student.arm: record})[student.arm]["curves"])
-    curves.pop("step")
-    last = {name: next((v for v in reversed(values) if v is not None), None) for name, values in curves.items()}
+    curves = {k: v for k, v in collect_trainings({student.arm: record})[student.arm]["curves"].items() if k != "step"}
+    base = ModelRef.from_json(student.record.inputs["base"])
     return {
-        **_describe_rows_origin(student, student.measured, own, command),
+        **_describe_origin(student, measured, own, command),
         "student": {
-            "stage": student.stage,
+            "stage": student.training,
             "arm": student.arm,
             "words": ARMS[student.arm].words,
             "generation": student.generation,
             "name": student.name or None,
             **written,
         },
-        "base": {**student.base.to_json(), "on_hub": is_on_hub(student.base)},
+        "base": {**base.to_json(), "on_hub": is_on_hub(base)},
         "recipe": {**settings, "seed": student.record.inputs["seed"]},
-        "training": {**{name: record.get(name) for name in TRAINING}, "last": last, "record": record},
+        "training": {
+            "last": {k: next((value for value in reversed(v) if value is not None), None) for k, v in curves.items()},
+            "record": record,
+        },
         "evaluation": None if own is None else _describe_evaluation(student, generation, results, own),
     }
 
@@ -60,9 +60,8 @@ def describe_rows_lineage(
 ) -> Json:
     """Return the content of the card of an arm's rows; ``measured`` is the ``metrics.json`` on them, if any."""
     generation = _get_generation(student, measured)
-    own = None if generation is None else next(item for item in generation["arms"] if item["name"] == student.arm)
     return {
-        **_describe_rows_origin(student, measured, own, command),
+        **_describe_origin(student, measured, _find_arm(student, generation), command),
         "rows": {
             "arm": student.arm,
             "words": ARMS[student.arm].words,
@@ -73,6 +72,11 @@ def describe_rows_lineage(
             "files": files,
         },
     }
+
+
+def _find_arm(student: Student, results: JsonView | None) -> Json | None:
+    """Return the metrics of the student's arm, ``None`` without results."""
+    return None if results is None else next(item for item in results["arms"] if item["name"] == student.arm)
 
 
 def stop_lines(lineage: JsonView) -> list[str]:
@@ -88,7 +92,7 @@ def _get_generation(student: Student, measured: JsonView | None) -> Json | None:
     return None if measured is None or student.branch else measured["numbers"]
 
 
-def _describe_rows_origin(student: Student, measured: JsonView | None, own: Json | None, command: str) -> Json:
+def _describe_origin(student: Student, measured: JsonView | None, own: Json | None, command: str) -> Json:
     """Return the origin of the rows of a student's arm; ``own`` has the metrics of the arm."""
     generation, selected = _get_generation(student, measured), student.selecting
     assert selected is not None, "rows that are exported were selected"
@@ -154,14 +158,12 @@ def _describe_trust(student: Student, generation: Json | None) -> Json | None:
 
 
 def _describe_selection(student: Student, selected: JsonView, own: Json | None) -> Json:
-    budget, rows = selected["budget"], selected["arms"][student.arm]
-    facts = ("num_rows", "digest", "threshold", "oracle", "format", "completion_source", "table")
     arm = ARMS[student.arm]
     return {
-        **{name: rows[name] for name in facts},
+        **selected["arms"][student.arm],
         "label_source": "gold" if arm.gold else "weak",
         "is_draw": isinstance(TRUST[arm.trust], Draw),
-        "budget": {name: budget[name] for name in ("rule", "n", "reference", "oracle", "threshold")},
+        "budget": selected["budget"],
         "purity": None if own is None else own["purity"],
         "left_out": count_left_out(student),
         "by_definition": arm.gold,
@@ -205,12 +207,13 @@ def _describe_data(student: Student) -> Json:
     }
 
 
-def _describe_evaluation(student: Student, generation: Json | None, results: Json | None, own: Json) -> Json | None:
-    """Return the results on the test split; ``results`` has those of the students with the same base."""
+def _describe_evaluation(student: Student, generation: Json | None, results: Json | None, own: Json) -> Json:
+    """Return the arm's measures, with the results on the test split of the models that it is compared with."""
     assert generation is not None and results is not None, "its arm was found in them"
     arms = {arm["name"]: arm["accuracy"] for arm in results["arms"]}
     evaluation = student.config.evaluation
     return {
+        **own,
         "decoding": {"words": describe_decoding(evaluation.decoding), **evaluation.decoding.model_dump(mode="json")},
         "num_runs": evaluation.num_runs,
         "accuracy": {
@@ -219,5 +222,4 @@ def _describe_evaluation(student: Student, generation: Json | None, results: Jso
             "teacher": generation["teacher"]["test"],
             "ground truth": None if student.arm == "ground_truth" else arms.get("ground_truth"),
         },
-        **{name: own.get(name) for name in COMPARED},
     }

@@ -1,7 +1,6 @@
 """A run directory as exports and `curate explain` read it: its tables, students and selections, without Ray."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -12,9 +11,8 @@ from curation.arms import ARMS, REFERENCE_ARM, TRUST, Configured, Fitted
 from curation.config import RunConfig
 from curation.config.load import load_config
 from curation.errors import ExportError, TableError
-from curation.json_types import Json, JsonView
+from curation.json_types import Json
 from curation.pipeline.growth import iter_prepare_records
-from curation.pipeline.numbers import read_numbers_after
 from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Position, Stage
 from curation.rundir.manifest import Manifest, StageRecord
@@ -77,7 +75,6 @@ def get_fitting_class(config: RunConfig, trust: str) -> type[Stage]:
 class RecordedRun:
     """A run directory with its configuration and manifest."""
 
-    place: Place
     config: RunConfig
     manifest: Manifest
 
@@ -89,15 +86,13 @@ class RecordedRun:
             raise TableError(
                 f"{place}: the run has no rows yet, its stage prepare is not done; `curate run {place}` continues it"
             )
-        return cls(place=place, config=config, manifest=manifest)
+        return cls(config=config, manifest=manifest)
 
-    def stage(self, generation: int, split: str, *classes: type[Stage], of: str = "") -> StageRecord | None:
-        """Return the main chain's record of a stage on a split, of the first class that is done, or ``None``."""
-        return self.manifest.find(Position(generation=generation, split=split, of=of), *classes)
-
-    def has_labels(self, generation: int) -> bool:
-        """Return whether a split is labelled in a generation."""
-        return any(self.stage(generation, split, Label) is not None for split in self.splits)
+    def stage(
+        self, generation: int, split: str, *classes: type[Stage], of: str = "", branch: str = ""
+    ) -> StageRecord | None:
+        """Return the record of a stage on a split, of the first class that is done, or ``None``."""
+        return self.manifest.find(Position(generation=generation, branch=branch, split=split, of=of), *classes)
 
     @cached_property
     def splits(self) -> dict[str, TableRef]:
@@ -130,11 +125,9 @@ class RecordedRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Student:
+class Student(RecordedRun):
     """A student with the run that trains it."""
 
-    config: RunConfig
-    manifest: Manifest
     arm: str
     generation: int
     name: str = ""
@@ -151,26 +144,13 @@ class Student:
         return f"gen-{self.generation}-{self.branch}" if self.branch else f"gen-{self.generation}"
 
     @property
-    def stage(self) -> str:
+    def training(self) -> str:
         """The name of the stage that trains the student; other stages of the generation are in ``home``."""
         return f"{self.home}-{self.name}/student-{self.arm}" if self.name else f"{self.home}/student-{self.arm}"
 
-    @property
-    def trained(self) -> StageRecord | None:
-        """The record of the stage that trained the student, or None."""
-        at = Position(generation=self.generation, branch=self.name or self.branch, of=self.arm)
-        return self.manifest.find(at, TrainStudent)
-
-    @property
-    def record(self) -> StageRecord:
-        """The record of the stage that trained the student."""
-        assert self.trained is not None, "find_student refuses a run without it"
-        return self.trained
-
     def of_generation(self, split: str, *classes: type[Stage], of: str = "") -> StageRecord | None:
         """Return the record of a split's first finished stage among the classes, or ``None`` if none is finished."""
-        at = Position(generation=self.generation, branch=self.branch, split=split, of=of)
-        return self.manifest.find(at, *classes)
+        return self.stage(self.generation, split, *classes, of=of, branch=self.branch)
 
     @property
     def selecting(self) -> StageRecord | None:
@@ -185,28 +165,25 @@ class Student:
             return None
         return self.of_generation("source", get_fitting_class(self.config, trust), of=trust)
 
-    @cached_property
+
+@dataclass(frozen=True, kw_only=True)
+class Trained(Student):
+    """A student that was trained, with the record of its training."""
+
+    record: StageRecord
+
+    @property
     def model(self) -> ModelRef:
         """The reference to the student's weights."""
         return ModelRef.from_json(self.record.outputs["model"])
-
-    @cached_property
-    def base(self) -> ModelRef:
-        """The model that the student was trained from."""
-        return ModelRef.from_json(self.record.inputs["base"])
 
     @property
     def folder(self) -> Place:
         """The folder to which the training saved the student."""
         return to_place(self.model.adapter or self.model.base)
 
-    @cached_property
-    def measured(self) -> JsonView | None:
-        """The generation's ``metrics.json`` with the verdict, if computed after this training, else ``None``."""
-        return read_numbers_after(self.manifest, self.record, self.generation)
 
-
-def _find_changed_stage(student: Student) -> str | None:
+def _find_changed_stage(student: Trained) -> str | None:
     """Return a stage that ran again after the student was trained, which replaced its outputs, or ``None``."""
     selected, scored = student.selecting, student.of_generation("pool", Score)
     digests = {} if selected is None else {name: item["digest"] for name, item in selected.outputs["arms"].items()}
@@ -222,17 +199,7 @@ def _find_changed_stage(student: Student) -> str | None:
     return None
 
 
-def iter_students(config: RunConfig, manifest: Manifest) -> Iterator[Student]:
-    """Yield every student of a run's configuration, trained or not."""
-    for generation, described in enumerate(config.generations):
-        for arm in config.selection.arms:
-            for name in ("", *described.students):
-                student = Student(config=config, manifest=manifest, arm=arm, generation=generation, name=name)
-                if not (name and student.branch):  # further students learn from the main chain's selections
-                    yield student
-
-
-def find_student(run: Place, arm: str | None, generation: int | None, name: str | None = None) -> Student:
+def find_student(run: Place, arm: str | None, generation: int | None, name: str | None = None) -> Trained:
     """Return the trained student of an arm and a generation, or raise an ``ExportError``."""
     config, manifest = read_run(run)
     if not config.generations:
@@ -256,20 +223,22 @@ def find_student(run: Place, arm: str | None, generation: int | None, name: str 
             f"--student {name}: learns from the main chain's selections, and the arm {arm} has a chain of its own; "
             f"name another arm; {trained}"
         )
-    finish = f"`curate run {run} --until {student.stage}` trains it"
+    finish = f"`curate run {run} --until {student.training}` trains it"
     selected = student.selecting
     if selected is not None and (why := (selected.outputs.get("dropped") or {}).get(arm)) is not None:
         raise ExportError(
             f"{run}: the arm {arm} dropped out of generation {generation}, so that it has no student: {why}; export "
             f"another arm; {trained}"
         )
-    if student.trained is None:
-        raise ExportError(f"{run}: {student.stage} is not trained yet; {finish}; {trained}")
-    if (changed := _find_changed_stage(student)) is not None:
-        raise ExportError(f"{run}: {changed} changed since {student.stage} was trained; {finish} again")
-    if not student.folder.is_dir():
-        raise ExportError(f"{student.folder}: the files of {student.stage} are gone; restore them, or run it elsewhere")
-    return student
+    at = Position(generation=generation, branch=student.name or student.branch, of=arm)
+    if (record := manifest.find(at, TrainStudent)) is None:
+        raise ExportError(f"{run}: {student.training} is not trained yet; {finish}; {trained}")
+    found = Trained(config=config, manifest=manifest, arm=arm, generation=generation, name=student.name, record=record)
+    if (changed := _find_changed_stage(found)) is not None:
+        raise ExportError(f"{run}: {changed} changed since {found.training} was trained; {finish} again")
+    if not found.folder.is_dir():
+        raise ExportError(f"{found.folder}: the files of {found.training} are gone; restore them, or run it elsewhere")
+    return found
 
 
 def find_selection(config: RunConfig, manifest: Manifest, arm: str | None, generation: int) -> tuple[Student, TableRef]:

@@ -36,7 +36,7 @@ from curation.filter.parts import PackagePart
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.registry import load_code
-from curation.report.rules import STOP
+from curation.report.verdict import STOP
 from curation.rundir.manifest import StageRecord
 from curation.stages.label import Label
 from curation.storage.paths import Place
@@ -104,7 +104,10 @@ def _make_description(
     fit: Fit, rows: CalibrationRows | None, reference: Reference, parts: Mapping[str, PackagePart], command: str
 ) -> Description:
     states, columns = split_inputs(fit)
-    ask, answered = _load_answers_config(fit.labelling), fit.stage("pool", Label) or fit.stage("source", Label)
+    ask, answered = (
+        _load_answers_config(fit.labelling),
+        fit.stage(fit.generation, "pool", Label) or fit.stage(fit.generation, "source", Label),
+    )
     assert answered is not None, "there is no labelling without it"
     kept: dict[str, Any] = {"states": tuple(state for state in ask.states if state in states)}
     if schemas.TOKEN_LOGPROBS not in columns:

@@ -22,7 +22,6 @@ from curation.redaction import redact_value
 from curation.rundir.graph import Out, Stage, order_stages, resolve_outputs
 from curation.rundir.merging import Merged
 from curation.selection.budget import check_pool
-from curation.stages.score import ScoreGraded
 from curation.storage.paths import Place
 from curation.telemetry.console import say
 
@@ -30,12 +29,10 @@ from curation.telemetry.console import say
 class AblationStages(NamedTuple):
     """The outputs of an ablation's stages with one seed."""
 
-    scored: dict[str, dict[str, Out]]
-    """Scored rows (``schemas.SCORED``) by variant and set."""
+    rows: dict[str, dict[str, Json]]
+    """Labels and grades by variant and set, with the function that scores them."""
     fits: dict[str, Out]
     """Fitted trust functions by variant, for variants whose function is fitted."""
-    projections: dict[str, Out]
-    """Projections of stored states by variant, for variants that have one."""
     tests: dict[str, dict[str, list[Out]]]
     """Grades of the test split by variant and model; empty without students."""
 
@@ -104,27 +101,23 @@ def check(ablation: Ablation) -> None:
 def _describe_seed(ablation: Ablation, variants: Sequence[Variant], files: Files) -> AblationStages:
     """Return the merged stages of the variants with one seed, over ``files``."""
     merged = Merged()
-    found = AblationStages({}, {}, {}, {})
+    found = AblationStages({}, {}, {})
     for variant in variants:
         generation = describe(variant.config, files).first
         record, name = generation.record, variant.name
         fitted = variant.function == REFERENCE_ARM
-        found.scored[name] = {}
+        found.rows[name] = {}
         for rows in ablation.config.sets:
             split = rows if rows == POOL else f"probe-{rows}"
-            stage = ScoreGraded(
-                name=f"gen-0/scored-{rows}",
-                labels=generation.answers[split],
-                grades=record["grades"][split],
-                function=variant.function,
-                trust=record["trust"] if fitted else None,
-                seed=variant.config.seed,
-            )
-            found.scored[name][rows] = merged.stage(stage).out("scored")
+            found.rows[name][rows] = {
+                "labels": merged.out(generation.answers[split]),
+                "grades": merged.out(record["grades"][split]),
+                "trust": merged.out(record["trust"]) if fitted else None,
+                "function": variant.function,
+                "seed": variant.config.seed,
+            }
         if fitted:
             found.fits[name] = merged.out(record["trust"])
-        if record["projection"] is not None:
-            found.projections[name] = merged.out(record["projection"])
         if ablation.config.students:
             found.tests[name] = {model: [merged.out(run) for run in runs] for model, runs in record["tests"].items()}
     return found

@@ -15,15 +15,16 @@ import numpy as np
 from curation import metrics
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.arrays import Int64s
+from curation.domains.grading import read_grades
 from curation.json_types import Json, JsonView
 from curation.report.html import write_page
 from curation.report.measures import make_finite
 from curation.report.record import BASE, GROUND_TRUTH, TEACHER
-from curation.report.rows import FunctionScores, Judged, fill_scores, rank_for_arm
+from curation.report.rows import FunctionScores, Judged, fill_scores, locate_rows, rank_for_arm
 from curation.report.tested import compute_accuracy, compute_test_differences, read_tests
 from curation.storage.paths import Place, write_atomically
 from curation.tables import io
-from curation.trust import saved
+from curation.trust import get_trust, load_fitted, saved
 
 METRICS = ("auc", "ece", "brier", "purity")
 COMPARED = ("auc", "purity")
@@ -75,26 +76,35 @@ def collect(record: AblationRecord) -> Json:
 def _iter_lines(record: AblationRecord, where: str) -> Iterator[Json]:
     """Yield the lines of all variants on one set of rows."""
     reference = record.config["reference"]
-    references = {} if reference is None else _read_scored(record, reference, where)
+    references = {} if reference is None else _score_rows(record, reference, where)
     for variant in record.config["variants"]:
         if variant == reference:
             yield _make_line(record, variant, where, references, {})
         else:
-            yield _make_line(record, variant, where, _read_scored(record, variant, where), references)
+            yield _make_line(record, variant, where, _score_rows(record, variant, where), references)
 
 
-def _read_scored(record: AblationRecord, variant: str, where: str) -> dict[int, Judged]:
-    """Return a variant's rows (schema ``schemas.SCORED``) by seed; their scores have the reference arm's name."""
+def _score_rows(record: AblationRecord, variant: str, where: str) -> dict[int, Judged]:
+    """Return a variant's graded rows by seed, scored; their scores have the reference arm's name."""
     found = {}
     for seed, made in record.seeds.items():
-        table = io.read(made["scored"][variant][where])
-        raw_N, trust_N = (table[name].to_numpy() for name in ("raw", "trust"))
-        score = FunctionScores(raw_N=fill_scores(raw_N), trust_N=np.nan_to_num(trust_N.astype(np.float64), nan=0.0))
+        of, graded = made["rows"][variant][where], read_grades(made["rows"][variant][where]["grades"])
+        fitted = None if of["trust"] is None else load_fitted(of["trust"])
+        function = fitted or get_trust(of["function"], of["seed"])
+        columns, parts = dict.fromkeys(["row_id", "label", *function.features]), []
+        for batch in io.open_table(of["labels"]).to_batches(columns=list(columns), filter="error IS NULL"):
+            raw_B = function.raw_score(batch)
+            trust_B = function.score(batch) if fitted is None else fitted.to_trust(raw_B)
+            parsed_B = batch.column("label").is_valid().to_numpy(zero_copy_only=False)
+            parts.append((batch.column("row_id").to_numpy(), raw_B, trust_B, parsed_B))
+        ids_N, raw_N, trust_N, parsed_N = map(np.concatenate, zip(*parts, strict=True))
+        place_N = locate_rows(ids_N, graded.row_ids_N)
+        trust_M = np.nan_to_num(trust_N[place_N].astype(np.float64), nan=0.0)
         found[seed] = Judged(
-            row_ids_N=table["row_id"].to_numpy(),
-            correct_N=table["correct"].to_numpy(zero_copy_only=False),
-            parsed_N=table["parsed"].to_numpy(zero_copy_only=False),
-            scores={REFERENCE_ARM: score},
+            row_ids_N=graded.row_ids_N,
+            correct_N=graded.correct_N,
+            parsed_N=parsed_N[place_N],
+            scores={REFERENCE_ARM: FunctionScores(raw_N=fill_scores(raw_N[place_N]), trust_N=trust_M)},
         )
     return found
 
@@ -116,8 +126,7 @@ def _make_line(
             compared.append({"auc": auc, "purity": purity})
     seeds, paper = record.seeds.values(), record.config["paper"]
     fits = [saved.read_description(made["fits"][variant])["fit"] for made in seeds if variant in made["fits"]]
-    reduced = [*fits, *(made["projections"].get(variant, {}) for made in seeds)]
-    kept = [found["variance_kept"] for found in reduced if found.get("variance_kept") is not None]
+    kept = [fit["variance_kept"] for fit in fits if fit.get("variance_kept") is not None]
     return {
         "variant": variant,
         "set": where,

@@ -1,14 +1,17 @@
 """The figures of ``curate analyze``: advantage gaps and coherence of gradients (paper, section "Mechanisms")."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from curation.arms import REFERENCE_ARM
 from curation.extras.analyze.coherence import SHOWN
 from curation.json_types import JsonView
 from curation.report.charts import MOST_BANDS
-from curation.report.frame import finish_chart, get_arm_style, make_report_figure, set_percent_ticks, use_chart_style
+from curation.report.frame import GREY, as_chart, draw_curve, get_arm_style, set_percent_ticks
 from curation.report.headline import describe_name
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 POWERS = (1, 2, 4, 8, 16, 32)
 """Ticks of the axis of k (paper, figure of the gradients)."""
@@ -18,11 +21,11 @@ def figures(found: JsonView, prefix: str) -> dict[str, str]:
     """Return the SVG of each figure for which an analysis has numbers, by name."""
     made = {}
     if (moves := found.get("advantages")) is not None and any(arm["n"] for arm in moves["arms"].values()):
-        made["gaps"] = draw_gaps(moves["arms"], f"{prefix}-gaps")
+        made["gaps"] = draw_gaps(f"{prefix}-gaps", moves["arms"])
     if (same := found.get("coherence")) is not None:
-        made["energies"] = draw_energies(same["arms"], f"{prefix}-energies")
-        made["energy_rows"] = draw_row_shares(same["arms"], f"{prefix}-energy-rows")
-        made["spectrum"] = draw_spectrum(same["arms"], f"{prefix}-spectrum")
+        made["energies"] = draw_energies(f"{prefix}-energies", same["arms"])
+        made["energy_rows"] = draw_row_shares(f"{prefix}-energy-rows", same["arms"])
+        made["spectrum"] = draw_spectrum(f"{prefix}-spectrum", same["arms"])
     return made
 
 
@@ -33,71 +36,58 @@ def _iter_styled(arms: Mapping[str, JsonView]) -> Iterator[tuple[str, JsonView, 
         yield arm, found, {"color": colour, "linestyle": dashes, "label": describe_name(arm)}
 
 
-def draw_gaps(arms: Mapping[str, JsonView], name: str) -> str:
+@as_chart("gold move minus weak move, pawns (below 0: the weak move is stronger)", "share of the rows")
+def draw_gaps(axes: "Axes", arms: Mapping[str, JsonView]) -> None:
     """Draw each arm's histogram of advantage gaps, in pawns; the end bins include all larger gaps."""
-    with use_chart_style():
-        figure, axes = make_report_figure()
-        axes.axvline(0, color="#444444", linewidth=0.9, linestyle=(0, (2, 2)))
-        for arm, found, style in _iter_styled(arms):
-            if not found["n"]:
-                continue
-            edges = [edge / 100 for edge in found["edges"]]
-            shares = [count / found["n"] for count in found["counts"]]
-            if arm == REFERENCE_ARM:
-                axes.stairs(shares, edges, color=style["color"], linewidth=0, fill=True, alpha=0.18)
-            axes.stairs(shares, edges, linewidth=1.5, **style)
-        axes.set_xlim(edges[0], edges[-1])
-        axes.set_xticks(edges[::2])
-        axes.set_ylim(bottom=0)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-        set_percent_ticks(axes.yaxis)
-        x = "gold move minus weak move, pawns (below 0: the weak move is stronger)"
-        return finish_chart(figure, axes, name, x=x, y="share of the rows")
+    axes.axvline(0, color=GREY, linewidth=0.9, linestyle=(0, (2, 2)))
+    for arm, found, style in _iter_styled(arms):
+        if not found["n"]:
+            continue
+        edges = [edge / 100 for edge in found["edges"]]
+        shares = [count / found["n"] for count in found["counts"]]
+        if arm == REFERENCE_ARM:
+            axes.stairs(shares, edges, color=style["color"], linewidth=0, fill=True, alpha=0.18)
+        axes.stairs(shares, edges, linewidth=1.5, **style)
+    axes.set_xlim(edges[0], edges[-1])
+    axes.set_xticks(edges[::2])
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    set_percent_ticks(axes.yaxis)
 
 
-def draw_energies(arms: Mapping[str, JsonView], name: str) -> str:
+@as_chart("directions k (log scale)", "mean top-k energy")
+def draw_energies(axes: "Axes", arms: Mapping[str, JsonView]) -> None:
     """Draw each arm's mean top-k energy against k with 95 % bands (of many arms, only the reference arm's)."""
-    with use_chart_style():
-        figure, axes = make_report_figure()
-        for arm, found, style in _iter_styled(arms):
-            low, value, high = ([item[key] for item in found["energy"]] for key in ("low", "value", "high"))
-            ks = range(1, len(value) + 1)
-            if arm == REFERENCE_ARM or len(arms) <= MOST_BANDS:
-                top = [min(bound, 1.0) for bound in high]
-                axes.fill_between(ks, low, top, color=style["color"], alpha=0.13, linewidth=0)
-            axes.plot(ks, value, **style)
-        ticks = [k for k in POWERS if k <= ks[-1]]
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(ticks, [str(k) for k in ticks])
-        axes.set_xlim(1, ks[-1])
-        axes.set_ylim(top=1)
-        set_percent_ticks(axes.yaxis)
-        return finish_chart(figure, axes, name, x="directions k (log scale)", y="mean top-k energy")
+    for index, (arm, found) in enumerate(arms.items()):
+        points = [(float(k), {**item, "high": min(item["high"], 1.0)}) for k, item in enumerate(found["energy"], 1)]
+        has_band = arm == REFERENCE_ARM or len(arms) <= MOST_BANDS
+        draw_curve(axes, points, get_arm_style(arm, index), describe_name(arm), has_band=has_band)
+    last = max(len(found["energy"]) for found in arms.values())
+    ticks = [k for k in POWERS if k <= last]
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [str(k) for k in ticks])
+    axes.set_xlim(1, last)
+    axes.set_ylim(top=1)
+    set_percent_ticks(axes.yaxis)
 
 
-def draw_row_shares(arms: Mapping[str, JsonView], name: str) -> str:
+@as_chart(f"top-{SHOWN} energy of a row", "share of the rows with at most that")
+def draw_row_shares(axes: "Axes", arms: Mapping[str, JsonView]) -> None:
     """Draw each arm's cumulative distribution of rows' top-8 energy."""
-    with use_chart_style():
-        figure, axes = make_report_figure()
-        for _, found, style in _iter_styled(arms):
-            axes.plot(found["quantiles"], [number / 100 for number in range(101)], **style)
-        axes.set_xlim(min(found["quantiles"][1] for found in arms.values()), 1)
-        axes.set_ylim(0, 1)
-        set_percent_ticks(axes.xaxis)
-        set_percent_ticks(axes.yaxis)
-        x, y = f"top-{SHOWN} energy of a row", "share of the rows with at most that"
-        return finish_chart(figure, axes, name, x=x, y=y)
+    for _, found, style in _iter_styled(arms):
+        axes.plot(found["quantiles"], [number / 100 for number in range(101)], **style)
+    axes.set(xlim=(min(found["quantiles"][1] for found in arms.values()), 1), ylim=(0, 1))
+    set_percent_ticks(axes.xaxis)
+    set_percent_ticks(axes.yaxis)
 
 
-def draw_spectrum(arms: Mapping[str, JsonView], name: str) -> str:
+@as_chart("direction", "singular value (log scale)")
+def draw_spectrum(axes: "Axes", arms: Mapping[str, JsonView]) -> None:
     """Draw the largest singular values of each arm's gradient matrix."""
-    with use_chart_style():
-        figure, axes = make_report_figure()
-        for _, found, style in _iter_styled(arms):
-            values = [value for value in found["singular_values"] if value > 0]
-            axes.plot(range(1, len(values) + 1), values, marker=".", markersize=3, **style)
-        axes.set_yscale("log")
-        axes.set_xlim(1, max(len(found["singular_values"]) for found in arms.values()))
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-        return finish_chart(figure, axes, name, x="direction", y="singular value (log scale)")
+    for _, found, style in _iter_styled(arms):
+        values = [value for value in found["singular_values"] if value > 0]
+        axes.plot(range(1, len(values) + 1), values, marker=".", markersize=3, **style)
+    axes.set_yscale("log")
+    axes.set_xlim(1, max(len(found["singular_values"]) for found in arms.values()))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")

@@ -123,6 +123,6 @@ def suggest_cap(evidence: Evidence) -> str | None:
     """
     if evidence.classes is not None:
         return None
-    given = 2 if evidence.labels is None else max(2, evidence.labels.num_given)
+    given = 2 if evidence.labels is None else max(2, evidence.labels["num_given"])
     line = f"selection: {{max_per_label: {max(0.01, round(min(0.6, 2 / given), 2))}}}"
     return f"Cap the rows of a label, unless one class is what is wanted: {line}."

@@ -23,7 +23,6 @@ import numpy as np
 from curation import metrics
 from curation.arms import ARMS
 from curation.arrays import Int64s
-from curation.commands.tables import format_percent_interval
 from curation.extras.combine.runs import (
     Member,
     list_benchmarks,
@@ -96,7 +95,7 @@ def combine(directories: Sequence[str], output: str | None) -> tuple[Json, Place
             "generations": generations,
         }
     )
-    return content, write_several(content, "combined", output), format_combined(content)
+    return content, *write_several(content, "combined", output)
 
 
 def average(parts: Sequence[_Part], values: Sequence[Json | None]) -> Json | None:
@@ -281,30 +280,3 @@ def _describe_member(member: Member, benchmark: str, report: Json) -> Json:
             *(f"{arm}: {found['warning']}" for arm, found in last["foreign"].items() if found["warning"] is not None),
         ],
     }
-
-
-def format_combined(content: Json) -> str:
-    """Return one line each for teacher, base and arms over all runs, in per cent with intervals over rows and runs."""
-    strata = ", ".join(f"{name} ({runs})" for name, runs in content["benchmarks"].items())
-    lines = [f"{len(content['runs'])} runs: {strata}", f"{'':<26}{'purity %':<24}{'over runs':<16}"]
-    lines[-1] += f"{'test accuracy %':<24}{'over runs':<16}{'recovery':>9}  {'pooled p against GT':>19}"
-    for name in ("teacher", "base"):
-        accuracy: Json = content.get(name) or {}
-        if text := format_percent_interval(accuracy := accuracy.get("test", accuracy)):
-            lines.append(f"{name:<26}{'':<40}{text:<24}{_format_over_runs(accuracy)}")
-    for arm in content["arms"]:
-        recovery, p_value = arm["recovery"], arm["p_value_vs_ground_truth"]
-        lines.append(
-            f"{arm['name']:<26}{format_percent_interval(arm['purity']):<24}{_format_over_runs(arm['purity']):<16}"
-            f"{format_percent_interval(arm['accuracy']):<24}{_format_over_runs(arm['accuracy']):<16}"
-            f"{'' if recovery is None else format(recovery['value'], '.2f'):>9}  "
-            f"{'' if p_value is None else format(p_value, '.3g'):>19}"
-        )
-    if (rows := content["test_rows"]) and (shared := rows["total"] - rows["distinct"]):
-        lines.append(f"{shared:,} of {rows['total']:,} test rows occur in several runs: use the intervals over runs")
-    return "\n".join(lines)
-
-
-def _format_over_runs(value: Json | None) -> str:
-    runs = (value or {}).get("runs")
-    return "" if runs is None else f"{100 * runs['low']:.1f} to {100 * runs['high']:.1f}"

@@ -15,8 +15,8 @@ from curation.arms import ARMS, REFERENCE_ARM
 from curation.extras.combine.runs import list_benchmarks, read_members, to_estimate, write_several
 from curation.json_types import Json
 from curation.metrics import Estimate
+from curation.metrics.estimates import compute_difference
 from curation.report.collect import collect
-from curation.report.evidence import compute_difference
 from curation.report.headline import describe_name
 from curation.report.measures import make_finite
 from curation.report.record import BASE, TEACHER
@@ -75,7 +75,7 @@ def compare(directories: Sequence[str], output: str | None) -> tuple[Json, Place
             ],
         }
     )
-    return content, write_several(content, "compared", output), format_compared(content)
+    return content, *write_several(content, "compared", output)
 
 
 def _flatten_keys(value: Mapping[str, object], path: str = "") -> Json:
@@ -146,24 +146,3 @@ def _compare_pair(first: _Run, second: _Run, model: str) -> Estimate | None:
         return None
     pair = compute_test_differences({"first": first.tests[model], "second": second.tests[model]}, "second", "first")
     return None if pair is None else metrics.compare_rows(pair, seed=first.seed).difference
-
-
-def format_compared(content: Json) -> str:
-    """Return lines on the runs, differences of their configurations, and each measure with changes from run 1."""
-    lines = []
-    for number, run in enumerate(content["runs"], 1):
-        verdict = "" if run["verdict"] is None else f": {run['verdict']['sign']} {run['verdict']['level']}"
-        lines.append(f"{number}  {run['directory']}{verdict}")
-    for line in content["configuration"]:
-        lines.append(f"{line['key']}: {' | '.join(str(value) for value in line['values'])}")
-    for line in content["measures"]:
-        scale, digits = (100, 1) if line["unit"] == "share" else (1, 3)
-        cells = []
-        for value, change in zip(line["values"], line["differences"], strict=True):
-            cell = "-" if value is None else f"{scale * value['value']:.{digits}f}"
-            if change is not None:
-                low, middle, high = (f"{scale * change[key]:+.{digits}f}" for key in ("low", "value", "high"))
-                cell += f" [{middle}: {low} to {high}{', paired' if change['paired'] else ''}]"
-            cells.append(cell)
-        lines.append(f"{line['words']:<44} {' | '.join(cells)}")
-    return "\n".join(lines)

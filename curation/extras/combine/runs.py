@@ -4,11 +4,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from curation.commands.tables import format_percent_interval
 from curation.config.load import load_config
 from curation.errors import CombineError
 from curation.json_types import Json
 from curation.metrics import Estimate
 from curation.pipeline.running import Unfinished, get_finished_record
+from curation.report.headline import make_environment
 from curation.report.html import write_page
 from curation.report.record import RunRecord
 from curation.report.tested import describe_asking
@@ -23,13 +25,15 @@ class Member:
     run: RunRecord
 
 
-def write_several(content: Json, name: str, output: str | None) -> Place:
-    """Write ``<name>.html`` and ``<name>.json`` into a folder, and return the page's path."""
+def write_several(content: Json, name: str, output: str | None) -> tuple[Place, str]:
+    """Write ``<name>.html`` and ``<name>.json`` into a folder; return the page's path, and the numbers as text."""
     folder = to_place(output or f"{name}-report")
     if folder.is_file():
         raise CombineError(f"--output: {folder} is a file; name a folder for {name}.html and {name}.json")
     page, _ = write_page(f"curation.extras.combine:{name}.html.j2", name, content, folder)
-    return page
+    texts = make_environment("curation.extras.combine")
+    texts.filters["shown"] = format_percent_interval
+    return page, texts.get_template(f"{name}.txt.j2").render(content=content).rstrip("\n")
 
 
 def read_members(directories: Sequence[str], option: str) -> list[Member]:
@@ -47,34 +51,26 @@ def read_members(directories: Sequence[str], option: str) -> list[Member]:
 
 def require_alike(one: Member, other: Member) -> None:
     """Refuse to average two runs of different domains, arms, numbers of generations or constraints on answers."""
-    where = f"{one.directory} and {other.directory} cannot be combined"
-    domains = one.run.domain.name, other.run.domain.name
-    if domains[0] != domains[1]:
-        raise CombineError(f"{where}: their domains are {domains[0]} and {domains[1]}; combine runs of one domain")
-    numbers = len(one.run.generations), len(other.run.generations)
-    if numbers[0] != numbers[1]:
-        raise CombineError(f"{where}: they have {numbers[0]} and {numbers[1]} generations; combine runs with as many")
+    runs = (one.run, other.run)
+    facts: list[tuple[str, Sequence[object], str]] = [
+        ("domains", [run.domain.name for run in runs], "combine runs of one domain"),
+        ("numbers of generations", [len(run.generations) for run in runs], "combine runs with as many"),
+    ]
     for section, done in (("teacher", "labels"), ("evaluation", "tests")):
-        asked = [describe_asking(member.run.config, section) for member in (one, other)]
-        if asked[0] != asked[1]:
-            raise CombineError(
-                f"{where}: answers are asked for {asked[0]} in the first's {done}, and {asked[1]} in the second's; "
-                f"combine runs with the same {section}.decoding.constrained"
-            )
-    for mine, theirs in zip(one.run.generations, other.run.generations, strict=True):
-        arms = list(mine.selections), list(theirs.selections)
-        if set(arms[0]) != set(arms[1]):
-            only = [", ".join(name for name in arms[i] if name not in arms[1 - i]) or "none" for i in range(2)]
-            dropped = {**mine.dropped, **theirs.dropped}
-            if gone := [name for name in set(arms[0]) ^ set(arms[1]) if name in dropped]:
-                raise CombineError(
-                    f"{where}: the arm {gone[0]} dropped out of one of them ({dropped[gone[0]]}); leave that run out, "
-                    "or the arm out of selection.arms in both"
-                )
-            raise CombineError(
-                f"{where}: their arms differ (only the first has: {only[0]}; only the second has: {only[1]}); "
-                "set the same selection.arms in both"
-            )
+        asked = [describe_asking(run.config, section) for run in runs]
+        facts.append((f"ways to ask for {done}", asked, f"set the same {section}.decoding.constrained in both"))
+    for records in zip(*(run.generations for run in runs), strict=False):
+        arms = [", ".join(sorted(record.selections)) for record in records]
+        gone = [
+            f"the arm {arm} dropped out of one of them ({why})"
+            for record in records
+            for arm, why in record.dropped.items()
+        ]
+        facts.append(("arms", arms, "; ".join([*gone, "set the same selection.arms in both, or leave a run out"])))
+    for what, (mine, theirs), mend in facts:
+        if mine != theirs:
+            where = f"{one.directory} and {other.directory} cannot be combined"
+            raise CombineError(f"{where}: their {what} are {mine} and {theirs}; {mend}")
 
 
 def load_member(directory: str) -> Member:

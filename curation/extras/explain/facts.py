@@ -1,10 +1,10 @@
-"""Everything that a run knows of one row (its place, prompt, labels, trust, arms), and which rows taught a student."""
+"""Everything that a run knows of one row: its place, prompt, labels, trust, arms."""
 
 import numpy as np
 import pyarrow as pa
 
 from curation.arms import ARMS, REFERENCE_ARM
-from curation.commands.export.run import RecordedRun, find_student, get_fitting_class, iter_students, read_run
+from curation.commands.export.run import RecordedRun, get_fitting_class
 from curation.domains import attempt, get_domain
 from curation.errors import TableError
 from curation.json_types import Json
@@ -20,8 +20,6 @@ from curation.trust import TrustFunction, get_trust, load_fitted
 
 TEXTS = ("completion", "label", "mean_logprob", "truncated", "error", schemas.DROPPED)
 """Columns of a labels table that are shown."""
-TAUGHT = ["row_id", "rank", "trust", "prompt", "completion", "label", "label_source"]
-"""Columns of a selection that are shown."""
 
 
 def explain_row(run: Place, row_id: int, split: str | None = None) -> Json:
@@ -39,7 +37,7 @@ def explain_row(run: Place, row_id: int, split: str | None = None) -> Json:
     if not examples:
         none = f"the split {split} has no row" if split else "no split of the run has a row"
         raise TableError(
-            f"{found.place}: {none} {row_id}; ids are in its tables, e.g. `curate inspect {found.place} prepare/pool` "
+            f"{run}: {none} {row_id}; ids are in its tables, e.g. `curate inspect {run} prepare/pool` "
             "(the number of the file times 2^40 plus the row in it, unless the source has an id_column; rows that ask "
             "the question of another split are dropped)"
         )
@@ -165,40 +163,3 @@ def _compute_scores(trust: TrustFunction, labels: pa.RecordBatch) -> list[float]
     raw_B = np.asarray(trust.raw_score(labels), dtype=np.float64)
     readable_B = labels.column("label").is_valid().to_numpy(zero_copy_only=False) & np.isfinite(raw_B)
     return list(raw_B[readable_B].tolist())
-
-
-def explain_student(run: Place, student: str, generation: int | None, num_rows: int) -> Json:
-    """Return the rows that taught a student, as JSON; ``student`` is an arm or the stage that trained it."""
-    arm, name = student or REFERENCE_ARM, None
-    named = next((item for item in iter_students(*read_run(run)) if item.stage == student), None)
-    if named is not None:
-        if generation not in (None, named.generation):
-            raise TableError(
-                f"--student {student}: is of generation {named.generation}, not {generation}; leave --generation out"
-            )
-        arm, generation, name = named.arm, named.generation, named.name or None
-    found = find_student(run, arm, generation, name)
-    recorded = RecordedRun.of(run)
-    selected = found.selecting
-    assert selected is not None, "find_student compares the digest of its rows"
-    made = selected.outputs["arms"][found.arm]
-    table = TableRef.from_json(made["table"])
-    first = io.read(table, columns=TAUGHT, filter=f"rank < {num_rows}").sort_by("rank").to_pylist()
-    training = found.record.outputs["training"]
-    return {
-        "student": found.stage,
-        "arm": found.arm,
-        "generation": found.generation,
-        "base": found.base.to_json(),
-        "model": found.model.to_json(),
-        "teacher": selected.inputs["teacher"],
-        "num_rows": made["num_rows"],
-        "rows_trained": training["num_rows"],
-        "rows_dropped": training["num_dropped"],
-        "epochs": training["num_epochs"],
-        "digest": made["digest"],
-        "table": table.to_json(),
-        "files": {kind: made[kind] for kind in ("parquet", "jsonl")},
-        "read_all": f"curate inspect {run} {found.home}/select/{found.arm} --rows {made['num_rows']}",
-        "rows": [{**row, "origin": recorded.origin(row["row_id"], "pool")} for row in first],
-    }

@@ -7,7 +7,7 @@ import json
 import keyword
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,21 +18,12 @@ from curation.errors import RowError
 from curation.extras.init.table import MOST_VALUES, TableFiles
 
 SEPARATORS = (";", "|", ",")
-JOINTS = (*SEPARATORS, "||", ";;")
 EMPTIES = ("none", "no label", "n/a", "-")
 """Words for a row without labels, if they never occur beside another label."""
 LEAST_SHARE = 0.02
 """Minimum share of cells that contain a sign for it to be a separator of labels."""
 NUMBER_SHARE = 0.8
 """Minimum share of numeric answers for which answers are compared as numbers."""
-KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
-    (bool, "true or false"),
-    ((int, float), "number"),
-    (str, "text"),
-    (list, "list"),
-    (dict, "object"),
-)
-"""Names of the types of an object's values; the first type that matches is used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,16 +95,10 @@ def _read_column(table: TableFiles, column: str, form: SetFormat, *, is_list: bo
             break
     if len(counts) < 2:
         return None
-    if form.empty in counts:
-        form = form._replace(empty=_find_unused(EMPTIES, counts))
     if is_list and any(form.separator in name for name in counts):
-        form = form._replace(separator=_find_unused(JOINTS, counts))
+        unused = (sign for sign in SEPARATORS if not any(sign in name for name in counts))
+        form = form._replace(separator=next(unused, form.separator))  # else the domain refuses it
     return LabelColumn(form=form, counts=counts, num_rows=num_rows, is_list=is_list)
-
-
-def _find_unused(signs: Sequence[str], names: Iterable[str]) -> str:
-    """Return the first sign that no name contains; if there is none, the first sign, which the domain then refuses."""
-    return next((sign for sign in signs if not any(sign in name for name in names)), signs[0])
 
 
 def has_objects(table: TableFiles, column: str) -> bool:
@@ -125,26 +110,22 @@ def has_objects(table: TableFiles, column: str) -> bool:
 def free_text(table: TableFiles, texts: Sequence[str], answer: str) -> tuple[dict[str, Any], str]:
     """Return the section ``domain`` for free-text answers, and a description of their check."""
     shown = "\n".join(_write_expression(name) for name in texts)
-    section: dict[str, Any] = {"name": "text"}
+    section: dict[str, Any] = {"name": "text", "reference": answer}
     if has_objects(table, answer):
-        values = table.values(answer)
-        keys: dict[str, str] = {}
-        for name, item in (pair for value in values for found in _find_objects(value) for pair in found.items()):
-            if item is not None:
-                keys.setdefault(name, next((words for kind, words in KINDS if isinstance(item, kind)), "value"))
-        is_list = any(isinstance(_load_json(value), list) for value in values)
+        cells = [_find_objects(value) for value in table.values(answer)]
+        is_list = any(isinstance(_load_json(value), list) for value in table.values(answer))
+        keys = ", ".join(dict.fromkeys(name for cell in cells for found in cell for name in found))
         what = "a list of JSON objects" if is_list else "a JSON object"
-        listed = ", ".join(f"{name} ({kind})" for name, kind in keys.items())
-        section["prompt"] = f"{shown}\n\nReply with {what} with the keys {listed}.\nJSON:"
-        check, how = "json", "an answer is right if it is the same JSON"
+        prompt, check, same = f"{shown}\n\nReply with {what} with the keys {keys}.\nJSON:", "json", "is the same JSON"
     else:
-        section["prompt"] = f"{shown}\nAnswer:"
-        values = [str(value) for value in table.values(answer)]
-        numbers = sum(re.fullmatch(r"[-+]?\d[\d,]*(\.\d+)?", value.strip()) is not None for value in values)
-        is_number = numbers >= NUMBER_SHARE * len(values)
-        check = "number" if is_number else "normalised"
-        how = f"an answer is right if it has the same {'last number' if is_number else 'words'}"
-    return section | {"reference": answer, "check": check}, f"{how} (check: {check}; a program of yours may check, too)"
+        prompt, check, same = f"{shown}\nAnswer:", "normalised", "has the same words"
+        values = [str(value).strip() for value in table.values(answer)]
+        if sum(re.fullmatch(r"[-+]?\d[\d,]*(\.\d+)?", value) is not None for value in values) >= NUMBER_SHARE * len(
+            values
+        ):
+            check, same = "number", "has the same last number"
+    why = f"an answer is right if it {same} (check: {check}; a program of yours may check, too)"
+    return section | {"prompt": prompt, "check": check}, why
 
 
 def _find_objects(value: object) -> list[Mapping[str, Any]]:

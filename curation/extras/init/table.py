@@ -12,7 +12,6 @@ from curation.config.given import GivenConfig
 from curation.config.inputs import COMMA
 from curation.domains import attempt
 from curation.domains.given import GRADES
-from curation.domains.turns import read_cell_text
 from curation.errors import SourceError
 from curation.json_types import Json
 from curation.sources import SourceFile, discover, find_nearest_column, read_rows, read_rows_at, to_raw_rows
@@ -31,7 +30,6 @@ COMPLETIONS = ("prediction", "predicted", "pred", "completion", "output", "respo
 """Words in the names of columns with a model's answer."""
 GRADINGS = ("ok", "right", "correct", "grade", "is_right", "is_correct")
 """Names of columns that say whether a model's answer is right."""
-ORDERED, OPEN = ("chosen", "rejected"), ("first", "second")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,13 +77,6 @@ class TableFiles:
         values = self.values(column)
         return bool(values) and all(attempt(float, value)[0] is not None for value in values)
 
-    def length(self, column: str) -> float:
-        """Return the mean length of a column's texts or chat messages, in characters; 0 if it has other values."""
-        values = self.values(column)
-        read = (attempt(read_cell_text, value)[0] for value in values if isinstance(value, str | list))
-        texts = [text for text in read if text is not None]
-        return sum(map(len, texts)) / len(texts) if texts and len(texts) == len(values) else 0.0
-
     def require(self, column: str, option: str) -> str:
         """Return the column that the user named by an option; a ``SourceError`` if there is none."""
         if column in self.columns:
@@ -125,29 +116,6 @@ def is_id(column: str) -> bool:
     """Return whether a column's name suggests that the column identifies rows or their origin."""
     last = _split_words(column)[-1]
     return last in IDS or last.endswith("id")
-
-
-def has_preferences(table: TableFiles) -> bool:
-    """Return whether a file has both columns of preferences: the better answer and the worse one."""
-    return {*ORDERED} <= {*table.columns}
-
-
-def find_pair_columns(tables: Sequence[TableFiles], texts: Sequence[str]) -> dict[str, str]:
-    """Return the options with which the domain ``pair`` reads columns of other names than its own, if they are clear.
-
-    ``texts`` are usual names of prompts. In a file that does not say which answer is better, the answers are the only
-    two columns that are not in every file.
-    """
-    if not any(map(has_preferences, tables)):
-        return {}
-    common = [name for name in tables[0].columns if all(name in table.columns for table in tables)]
-    named = [name for name in common if name.casefold() in (*texts, "instruction")]
-    options = {"prompt": named[0]} if "prompt" not in common and len(named) == 1 else {}
-    for table in tables:
-        own = [name for name in table.columns if name not in common and not is_id(name)]
-        if not has_preferences(table) and not {*OPEN} <= {*own} and len(own) == 2:
-            options |= dict(zip(OPEN, own, strict=True))
-    return options
 
 
 def find_given_columns(

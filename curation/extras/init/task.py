@@ -6,11 +6,10 @@ The reasons are returned in words, which become comments of the configuration.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from curation.config import DomainConfig
 from curation.config.given import GivenConfig
-from curation.config.inputs import LimitedSplits
 from curation.domains import attempt, get_domain
 from curation.domains.answer_readings import LETTERS
 from curation.domains.classification import with_words
@@ -18,8 +17,7 @@ from curation.domains.label_sets import SetFormat
 from curation.errors import ConfigError
 from curation.escaping import quote_text
 from curation.extras.init.answers import LabelColumn, free_text, has_objects, is_list_column, label_column
-from curation.extras.init.table import TableFiles, find_given_columns, find_pair_columns, has_preferences, is_id
-from curation.sources.forms import Prodigy
+from curation.extras.init.table import TableFiles, find_given_columns, is_id
 
 Ask = Callable[[str, Sequence[str]], str]
 """Function that asks the user a question with possible answers, and returns one of the answers."""
@@ -29,7 +27,7 @@ ANSWERS = (
 )  # fmt: skip
 TEXTS = (
     "text", "problem", "question", "sentence", "content", "body", "message", "review", "comment", "query", "utterance",
-    "prompt", "input", "document", "description", "messages", "conversation", "conversations", "dialogue",
+    "prompt", "input", "document", "description", "messages", "conversation", "conversations", "dialog", "dialogue",
 )  # fmt: skip
 PUBLISHED = ("chess", "mcqa", "pair")
 """Domains that are recognised by the names of columns alone."""
@@ -38,9 +36,6 @@ _OPTION = re.compile(r"(?i)(?:option|choice|opt|answer|ans|distractor)?[ _-]?(?:
 _NUMBER = re.compile(r"[-+$\s]*\d[\d\s.,/:^*%]*|.*\\(?:boxed|frac|sqrt)\b.*|.*####.*", re.DOTALL)
 MOST_CLASSES, ROWS_A_CLASS = 200, 4
 """Maximum number of values, and minimum mean number of rows per value, for the values of a column to be classes."""
-MOST_LISTED, ENOUGH_ROWS = 30, 25
-"""Maximum number of classes that the configuration lists if the labelled split surely has all of them: it is a whole
-file, or each class has at least ``ENOUGH_ROWS`` rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +81,12 @@ def detect_task(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -
         for name in PUBLISHED:
             if wishes.domain in (None, name) and (found := _detect_published(name, tables)) is not None:
                 return found
-        if wishes.domain is None and any(map(has_preferences, tables)):
-            _refuse_columns("pair", tables)
     if wishes.domain in ("chess", "pair"):
-        _refuse_columns(wishes.domain, tables)
+        has = "; ".join(f"{table.path} has the columns {table.listed}" for table in tables)
+        forms = ", or ".join(" and ".join(form) for form in get_domain(DomainConfig(name=wishes.domain)).forms)
+        raise ConfigError(
+            f"--data: {has}; {wishes.domain} reads {forms}: rename the columns, or say what it is by --domain"
+        )
     common = [name for name in tables[0].columns if all(name in table.columns for table in tables)]
     options = [name for name in common if _OPTION.fullmatch(name) and tables[0].filled(name) > 0.5]
     choices = [tables[0].require(name, "--choices") for name in wishes.choices]
@@ -139,8 +136,7 @@ def _describe_classes(
 ) -> tuple[dict[str, Any], str]:
     """Return the section of a classification, and why; ``label`` is a grade if other labels give the classes."""
     counts = roles.labelled.counts(roles.answer) if sets is None else sets.counts
-    is_gold = label == roles.answer
-    if not is_gold and roles.unlabelled is not None and sets is None:
+    if label != roles.answer and roles.unlabelled is not None and sets is None:
         counts = counts + roles.unlabelled.counts(roles.answer)
     classes = sorted(counts)
     numbers = all(re.fullmatch(r"-?\d+", name) for name in classes)
@@ -149,49 +145,15 @@ def _describe_classes(
     if sets is not None:
         usual, signs = SetFormat()._asdict(), sets.form._asdict()
         section["multi"] = {name: sign for name, sign in signs.items() if sign != usual[name]} or True
-    all_drawn = is_gold and (roles.unlabelled is not None or min(counts.values()) >= ENOUGH_ROWS)
-    if len(classes) <= MOST_LISTED or numbers or not all_drawn:
-        section["classes"] = {name: name for name in classes} if numbers else with_words(classes)
-    else:
-        why = f"{why}; classes are left out: they are the labels of the labelled split"
+    section["classes"] = {name: name for name in classes} if numbers else with_words(classes)
     if numbers:
         why = f"{why}; put each class's name after its number: the teacher scores these words"
     return section, why
 
 
-def _refuse_columns(name: str, tables: Sequence[TableFiles]) -> NoReturn:
-    """Raise a ``ConfigError`` for files whose columns a domain with published formats does not read."""
-    has = "; ".join(f"{table.path} has the columns {table.listed}" for table in tables)
-    forms = ", or ".join(" and ".join(form) for form in get_domain(DomainConfig(name=name)).forms)
-    raise ConfigError(f"--data: {has}; {name} reads {forms}: rename the columns, or say what it is by --domain")
-
-
-def check_readable(task: DetectedTask) -> None:
-    """Refuse a task that cannot read the sampled labelled rows, up to the error rate that a run accepts."""
-    options = {**task.domain, "given_labels": task.given}
-    if options["name"] == "classification" and "classes" not in options:
-        options["classes"] = list(task.labelled.counts(options["label"]))
-    domain = get_domain(DomainConfig(**options))
-    rows, bad = task.labelled.sample, []
-    for row in rows:
-        found, problem = attempt(domain.read, row)
-        gold, no_gold = attempt(domain.gold, row) if found is not None else (None, problem)
-        if gold is None:
-            bad.append((row, no_gold or "no_gold: the row has no gold label"))
-    if len(bad) > LimitedSplits.model_fields["max_error_rate"].default * len(rows):
-        row, problem = bad[0]
-        values = ", ".join(f"{name}: {quote_text(str(value))}" for name, value in row.items())
-        raise ConfigError(
-            f"{task.labelled.path}: taken for {options['name']}, {len(bad):,} of {len(rows):,} rows looked at cannot "
-            f"be used; the first: {problem} (its columns: {values}); fix them, or name the task and its columns by "
-            "--domain, --answer, --text or --choices"
-        )
-
-
 def _detect_published(name: str, tables: Sequence[TableFiles]) -> DetectedTask | None:
     """Return the task of a domain if the columns are those of a published format of it, else ``None``."""
-    options: dict[str, Any] = {**find_pair_columns(tables, TEXTS)} if name == "pair" else {}
-    domain = get_domain(DomainConfig(name=name, **options))
+    domain = get_domain(DomainConfig(name=name))
     found = [next((form for form in domain.forms if {*form} <= {*table.columns}), None) for table in tables]
     has_lists = all(isinstance(row.get("choices"), list | Mapping) for table in tables for row in table.sample[:20])
     if None in found or (name == "mcqa" and any("choices" in (form or ()) for form in found) and not has_lists):
@@ -207,7 +169,7 @@ def _detect_published(name: str, tables: Sequence[TableFiles]) -> DetectedTask |
         f"the columns {'; '.join(', '.join(form) for form in forms)} are those that the domain {name} reads",
         f"{labelled.path} has the right answers: of {max(shares):.0%} of the rows looked at",
     )
-    return DetectedTask({"name": name, **options}, labelled, others[0] if others else None, audited, why)
+    return DetectedTask({"name": name}, labelled, others[0] if others else None, audited, why)
 
 
 def _find_roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, without: Sequence[str] = ()) -> _Roles:
@@ -237,11 +199,6 @@ def _find_roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, w
             answer, why = _ask_user(tables, ask, about, options, "--answer COLUMN"), "as you said"
     shares = filled[answer]
     labelled = tables[shares.index(max(shares))]
-    if wishes.answer is None and "accept" in names and {*labelled.counts(answer)} <= {*Prodigy.ANSWERS}:
-        raise ConfigError(
-            f"{labelled.path}: accept and {answer} are those of Prodigy's tasks, whose export is read as JSON lines "
-            "(prodigy db-out); give that file, or name the column of the labels by --answer"
-        )
     if max(shares) < 0.95:
         raise ConfigError(
             f"{labelled.path}: column {quote_text(answer)} has a value in {max(shares):.0%} of the rows alone; put the "
@@ -278,13 +235,6 @@ def _find_kind(
     if _has_few_values(counts, num_rows):
         about = f"the task is classification: {len(counts)} different answers in {num_rows:,} rows"
         return "classification", about, None
-    if len(counts) == 1:
-        (only,) = counts
-        raise ConfigError(
-            f"{roles.labelled.path}: column {quote_text(roles.answer)} has one answer, {quote_text(only, 20)}, in all "
-            f"{num_rows:,} rows, from which nothing can be learned; give rows with other answers too, or name another "
-            "column by --answer"
-        )
     some = ", ".join(quote_text(value, 20) for value in list(counts)[:3])
     many = f"{len(counts):,} different answers in {num_rows:,} rows ({some})"
     about = f"{many}: is the task math, classification or text?"
@@ -301,7 +251,7 @@ def _has_few_values(counts: Mapping[str, int], num_rows: int) -> bool:
 def _find_text(
     roles: _Roles, wishes: Wishes, ask: Ask | None, common: Sequence[str], names: Sequence[str]
 ) -> tuple[tuple[str, ...], str]:
-    """Return the columns that the teacher reads, by their names or by far the longest texts, and the reason."""
+    """Return the columns that the teacher reads, by option, name or answer of the user, and the reason."""
     if wishes.text:
         return tuple(roles.labelled.require(name, "--text") for name in wishes.text), "the text: by --text"
     left = [name for name in common if name != roles.answer and not is_id(name)]
@@ -310,9 +260,6 @@ def _find_text(
         found = known[0] if known else left[0]
         by_name = ": by the column's name" if known else ""
         return (found,), f"the text is {quote_text(found)}{by_name}"
-    lengths = sorted(((roles.labelled.length(name), name) for name in known or left), reverse=True)
-    if len(lengths) > 1 and lengths[0][0] > 2 * lengths[1][0] and not known:
-        return (lengths[0][1],), f"the text is {quote_text(lengths[0][1])}: the column with the longest texts"
     tables = [roles.labelled] if roles.unlabelled is None else [roles.labelled, roles.unlabelled]
     found = _ask_user(tables, ask, "Which column does the teacher read?", known or left, "--text COLUMN")
     return (found,), f"the text is {quote_text(found)}: as you said"

@@ -58,7 +58,7 @@ def init(
     from curation.config.load import load_config
     from curation.extras.init.draft import draft_config
     from curation.extras.init.table import look
-    from curation.extras.init.task import Wishes, check_readable, detect_task
+    from curation.extras.init.task import Wishes, detect_task
 
     tables = []
     for name in paths:
@@ -68,7 +68,6 @@ def init(
     task = detect_task(tables, wishes, _ask if sys.stdin.isatty() else None)
     for reason in task.why:
         echo(reason)
-    check_readable(task)
     _write(path, draft_config(task, path, model or MODEL, guessed_model=model is None))
     load_config(str(path))
     is_guess = model is None and task.given is None

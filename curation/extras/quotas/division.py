@@ -223,12 +223,12 @@ def suggest_places(evidence: Evidence) -> str | None:
     found = evidence.classes
     if found is None:
         return None
-    if found.is_divided:
+    if found["is_divided"]:
         why = "Places by class are set, and the teacher gave too few rows the other labels"
-        if found.is_of_sets:
+        if found["is_of_sets"]:
             why = "Places are divided by the rarest class of each set, and this is left"
         return f"{why}: select fewer rows (selection.budget), label a larger pool, or take a stronger teacher."
-    if found.is_cut:
+    if found["is_cut"]:
         n = evidence.num_selected
         return f"Divide a number of rows among the classes: selection: {{budget: {{n: {n}}}, quota: auto}}."
     return "Divide the places among the classes: selection: {quota: auto}."

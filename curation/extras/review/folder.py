@@ -10,10 +10,8 @@ import json
 import os
 import re
 import shutil
-import threading
 import uuid
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -76,9 +74,6 @@ class VerdictLog:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lock = threading.Lock()
-        self._offset = 0
-        self._entries: list[VerdictLine] = []
         self.num_torn = 0
         """Number of lines that were cut off."""
 
@@ -87,8 +82,8 @@ class VerdictLog:
         lines = b"".join(json.dumps(asdict(entry)).encode() + b"\n" for entry in entries)
         try:
             is_new = not self._path.exists()
-            with self._lock, open_file(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW) as file:
-                fcntl.flock(file, fcntl.LOCK_EX)  # against other processes, until the file is closed
+            with open_file(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW) as file:
+                fcntl.flock(file, fcntl.LOCK_EX)  # against other processes and threads, until the file is closed
                 if is_new:
                     sync_folder(self._path.parent)
                 append_lines(self._path, lines)
@@ -100,17 +95,15 @@ class VerdictLog:
 
     def entries(self) -> list[VerdictLine]:
         """Return all entries so far, including those of other processes, in the order of the log."""
-        with self._lock, suppress(FileNotFoundError), self._path.open("rb") as file:
-            file.seek(self._offset)
-            for line in file:
-                if not line.endswith(b"\n"):  # being written
-                    break
-                self._offset += len(line)
-                try:
-                    self._entries.append(VerdictLine(**json.loads(line)))
-                except (ValueError, TypeError):
-                    self.num_torn += bool(line.strip())
-        return list(self._entries)
+        found, num_torn = [], 0
+        lines = self._path.read_bytes().split(b"\n") if self._path.exists() else [b""]
+        for line in lines[:-1]:  # what follows the last end of a line is being written
+            try:
+                found.append(VerdictLine(**json.loads(line)))
+            except (ValueError, TypeError):
+                num_torn += bool(line.strip())
+        self.num_torn = num_torn
+        return found
 
     def standing(self) -> Standing:
         """Return the verdicts that count now, by row and person."""

@@ -42,19 +42,6 @@ CALIBRATION = pa.schema(
 )
 """Schema of the uniform part, which certifies a cut. The file's metadata has the ``floor``, below which the rows
 certify no cut (``floor`` of :func:`curation.selection.risk.calibrate`)."""
-JUDGED = pa.schema(
-    [
-        ROW_ID,
-        pa.field("raw", pa.float32()),
-        pa.field("trust", pa.float32()),
-        pa.field("correct", pa.bool_()),  # null: unsure or disputed
-        pa.field("weight", pa.float64(), nullable=False),  # 1 / the probability with which the row was drawn
-        pa.field("answer", pa.string(), nullable=False),
-        pa.field("stratum", pa.int32(), nullable=False),
-        pa.field("uniform", pa.bool_(), nullable=False),
-    ]
-)
-"""Schema of all judged rows, for methods that take weights."""
 Answer = Literal["right", "wrong", "unsure", "disputed", "none"]
 Answers = npt.NDArray[np.str_]
 
@@ -96,7 +83,7 @@ def answer_of(verdicts: dict[str, VerdictLine]) -> Answer:
 
 
 def conclude(review: Review, *, alpha: float | None, delta: float | None) -> Json:
-    """Write ``review.json``, ``judged.parquet`` and, if the arm ranks, ``calibration.parquet``; return the first."""
+    """Write ``review.json`` and, if the arm ranks, ``calibration.parquet``; return the first."""
     rows, drawn, strata = review.rows, review.drawn, review.strata
     standing = review.log.standing()
     verdicts = [standing[row_id] for row_id in rows["row_id"].to_pylist() if row_id in standing]
@@ -132,7 +119,8 @@ def conclude(review: Review, *, alpha: float | None, delta: float | None) -> Jso
         ],
         "cut": _compute_cut(review, answer_M, alpha, delta),
     }
-    _write_tables(review, answer_M)
+    if review.origin.ranked:
+        _write_calibration(review, answer_M)
     write_record(review.folder / "review.json", result, review.folder)
     return result
 
@@ -207,25 +195,17 @@ def _compute_cut(review: Review, answer_M: Answers, alpha: float | None, delta: 
     return cut
 
 
-def _write_tables(review: Review, answer_M: Answers) -> None:
-    """Write the judged rows (``JUDGED``) and, if the arm ranks, the uniform part (``CALIBRATION``)."""
-    rows, drawn, right_M = review.rows, review.drawn, answer_M == "right"
-
-    def write(name: str, schema: pa.Schema, kept: pa.Array, **own: object) -> None:
-        columns = {**{column: rows[column] for column in rows.column_names}, **own}
-        sink = pa.BufferOutputStream()
-        pq.write_table(pa.table([columns[column] for column in schema.names], schema=schema).filter(kept), sink)
-        write_atomically(review.folder / name, sink.getvalue().to_pybytes())
-
-    write(
-        "judged.parquet",
-        JUDGED,
-        pa.array(answer_M != "none"),
-        correct=pa.array(right_M, mask=np.isin(answer_M, ["unsure", "disputed"])),
-        weight=1 / rows["inclusion"].to_numpy(),
-        answer=answer_M,
-    )
-    if review.origin.ranked:
-        schema = CALIBRATION.with_metadata({"floor": repr(drawn["floor"])})
-        weight_M = np.full(len(rows), drawn["num_region"] / drawn["num_uniform"])
-        write("calibration.parquet", schema, rows["uniform"], correct=right_M, weight=weight_M)
+def _write_calibration(review: Review, answer_M: Answers) -> None:
+    """Write the uniform part with its answers (``CALIBRATION``)."""
+    rows, drawn = review.rows, review.drawn
+    columns = {
+        "row_id": rows["row_id"],
+        "raw": rows["raw"],
+        "trust": rows["trust"],
+        "correct": answer_M == "right",
+        "weight": np.full(len(rows), drawn["num_region"] / drawn["num_uniform"]),
+    }
+    table = pa.table(columns, schema=CALIBRATION.with_metadata({"floor": repr(drawn["floor"])}))
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.filter(rows["uniform"]), sink)
+    write_atomically(review.folder / "calibration.parquet", sink.getvalue().to_pybytes())

@@ -12,7 +12,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from importlib.resources import files
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from curation.errors import ReviewError
@@ -34,8 +35,6 @@ NAMES = ("127.0.0.1", "localhost")
 MOST_BYTES = 64 << 10
 """Maximum size of a request, in bytes."""
 LONGEST_NAME = 100
-FILES = {"": "index.html", "page.js": "page.js", "page.css": "page.css"}
-TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -110,10 +109,9 @@ class Dealing:
                 self._claims[person] = (last.row_id, self._clock() + CLAIM_SECONDS)
         return self.page(person)
 
-    def trust(self, row_id: int) -> float | None:
+    def trust(self, row_id: int) -> Json:
         """Return the trust score of a row; None if its arm does not rank."""
-        trust: float | None = self._rows[row_id]["trust"]
-        return trust
+        return {"trust": self._rows[row_id]["trust"]}
 
 
 def make_app(review: Review, token: str, person: str) -> "Flask":
@@ -126,19 +124,15 @@ def make_app(review: Review, token: str, person: str) -> "Flask":
             "by `curate review import RUN_DIR csv FILE`"
         ) from error
 
-    app, dealing = flask.Flask(__name__, static_folder=None), Dealing(review)
+    app = flask.Flask(__name__, static_folder=Path(__file__).parent / "page", static_url_path=f"/{token}")
+    dealing = Dealing(review)
     app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
     app.json.sort_keys = False  # type: ignore[attr-defined]
     _guard(app, token)
 
     @app.get(f"/{token}/")
-    @app.get(f"/{token}/<name>")
-    def file(name: str = "") -> "Response":
-        if name not in FILES:
-            flask.abort(404)
-        path = files("curation.extras.review") / "page" / FILES[name]
-        kind = TYPES[FILES[name].rpartition(".")[2]]
-        return flask.Response(path.read_bytes(), content_type=f"{kind}; charset=utf-8")
+    def index() -> "Response":
+        return app.send_static_file("index.html")
 
     @app.get(f"/{token}/api/start")
     def start() -> Json:
@@ -157,7 +151,7 @@ def make_app(review: Review, token: str, person: str) -> "Flask":
             if action == "back":
                 return dealing.back(name)
             if action == "trust":
-                return {"trust": dealing.trust(int(asked["row_id"]))}
+                return dealing.trust(int(asked["row_id"]))
             if asked["verdict"] not in VERDICTS:
                 raise ValueError(f"verdict is not one of {', '.join(VERDICTS)}")
             saw = asked.get("saw_trust") is True
@@ -212,20 +206,14 @@ def serve(review: Review, port: int, person: str, say: Callable[[str], None]) ->
         def log(self, type: str, message: str, *args: object) -> None:
             """Do nothing, since each line would show the token."""
 
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that a killed server held just now is free
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            raise ReviewError(
-                f"--port {port}: cannot be used ({error.strerror}); give another, or leave it out for one that is free"
-            ) from error
-    server = make_server(HOST, port, app, threaded=True, request_handler=Quiet)
-    say(f"http://{HOST}:{server.server_port}/{token}/")
-    say("open it in a browser on this machine; each verdict is kept at once; Ctrl-C ends the page")
     try:
-        server.serve_forever()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        server.server_close()
+        listener = socket.create_server((HOST, port))  # werkzeug's own would end the process where the port is taken
+    except OSError as error:
+        raise ReviewError(
+            f"--port {port}: cannot be used ({error.strerror}); give another, or leave it out for one that is free"
+        ) from error
+    with listener, make_server(HOST, port, app, threaded=True, request_handler=Quiet, fd=listener.fileno()) as server:
+        say(f"http://{HOST}:{server.server_port}/{token}/")
+        say("open it in a browser on this machine; each verdict is kept at once; Ctrl-C ends the page")
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()

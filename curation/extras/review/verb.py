@@ -1,7 +1,6 @@
 """The commands of ``curate review`` and what they print; heavy modules are imported when a command runs."""
 
-import getpass
-import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,6 @@ import click
 
 from curation.errors import ReviewError
 from curation.escaping import echo
-from curation.json_types import Json
 from curation.storage.paths import to_place
 
 if TYPE_CHECKING:
@@ -23,19 +21,16 @@ NAME = click.option(
     "--name", metavar="NAME", help="Name of the review (default: the only one; for a new one, its arm)."
 )
 FOLDER = click.option("--folder", metavar="DIR", help="Folder of the reviews (default: RUN_DIR/review).")
-PERSON = click.option("--person", metavar="NAME", help="The judge, if a file or page names none (default: the user).")
+PERSON = click.option(
+    "--person",
+    metavar="NAME",
+    default=lambda: os.environ.get("USER") or "someone",
+    help="The judge, if a file or page names none (default: the user).",
+)
 FILE = click.argument("path", metavar="FILE")
 
 
-class _Steps(click.Group):
-    """A group that lists its commands in the order in which a review uses them."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands in the order of their definition."""
-        return list(self.commands)
-
-
-@click.group(cls=_Steps)
+@click.group()
 def review() -> None:
     """Let people judge weak labels that a run selected, and say how pure its selection is.
 
@@ -71,14 +66,6 @@ def _open(run_dir: str, folder: str | None, name: str | None) -> "Review":
     return open_review(_find_home(run_dir, folder), name)
 
 
-def _get_user_name() -> str:
-    """Return the name of the user of this machine."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):
-        return "someone"
-
-
 @review.command()
 @_add_review_options
 @click.option("--arm", metavar="ARM", help="The arm whose selection is reviewed (default: trust, or the only one).")
@@ -95,12 +82,12 @@ def draw(run_dir: str, folder: str | None, **asked: Any) -> None:
 @_add_review_options
 @PERSON
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the page (default: any free one).")
-def serve(run_dir: str, folder: str | None, name: str | None, port: int, person: str | None) -> None:
+def serve(run_dir: str, folder: str | None, name: str | None, port: int, person: str) -> None:
     """Serve the page on which people judge rows, to this machine only, until Ctrl-C."""
     from curation.extras.review import server
 
     drawn = _open(run_dir, folder, name)
-    server.serve(drawn, port, person or _get_user_name(), echo)
+    server.serve(drawn, port, person, echo)
     echo(describe_progress(drawn)[1])
 
 
@@ -120,9 +107,7 @@ def export_rows(run_dir: str, folder: str | None, name: str | None, program: str
 @click.argument("program", type=click.Choice(["csv", "label-studio", "argilla"]))
 @FILE
 @PERSON
-def import_verdicts(
-    run_dir: str, folder: str | None, name: str | None, program: str, path: str, person: str | None
-) -> None:
+def import_verdicts(run_dir: str, folder: str | None, name: str | None, program: str, path: str, person: str) -> None:
     """Import the verdicts in FILE: the export of a program, or CSV with row_id, verdict[, person].
 
     A verdict is right, wrong or unsure. Importing the same file again changes nothing.
@@ -130,7 +115,7 @@ def import_verdicts(
     from curation.extras.review.exchange import import_file
 
     drawn = _open(run_dir, folder, name)
-    num_new, num_known = import_file(drawn, program, Path(path), person or _get_user_name())
+    num_new, num_known = import_file(drawn, program, Path(path), person)
     known = f", {num_known:,} were known already" if num_known else ""
     echo(f"{path}: {num_new:,} verdicts taken{known}")
     echo(describe_progress(drawn)[1])
@@ -145,12 +130,13 @@ def result(
     run_dir: str, folder: str | None, name: str | None, alpha: float | None, delta: float | None, as_json: bool
 ) -> None:
     """Compute the result of the verdicts, print it and write it to review.json."""
+    from curation.commands.printing import show
     from curation.extras.review.result import conclude
 
     drawn = _open(run_dir, folder, name)
     found = conclude(drawn, alpha=alpha, delta=delta)
-    echo(json.dumps(found, indent=1) if as_json else "\n".join(describe_result(found)))
-    echo(f"written: {drawn.folder / 'review.json'}, with judged.parquet and calibration.parquet", err=as_json)
+    show(found, "curation.extras.review:result.j2", as_json=as_json)
+    echo(f"written: {drawn.folder / 'review.json'}", err=as_json)
 
 
 def describe_progress(review: "Review") -> list[str]:
@@ -171,75 +157,4 @@ def describe_progress(review: "Review") -> list[str]:
         lines.append(
             f"warning: {review.log.num_torn} lines of {review.folder / 'verdicts.jsonl'} were cut off; none was kept"
         )
-    return lines
-
-
-def describe_result(result: Json) -> list[str]:
-    """Return the lines that ``curate review result`` prints."""
-    answers = result["answers"]
-    said = ", ".join(f"{number:,} {answer}" for answer, number in answers.items() if number and answer != "none")
-    num_judged = result["num_drawn"] - answers["none"]
-    lines = [
-        f"review {result['review']}: {num_judged:,} of {result['num_drawn']:,} rows have a verdict: {said}",
-        f"by {', '.join(f'{person} ({number:,})' for person, number in result['people'].items())}",
-    ]
-    if result["num_shared"]:
-        named = f": {', '.join(result['disputed'][:5])}" if result["disputed"] else ""
-        lines.append(
-            f"{result['num_shared']:,} rows were judged by several people; right against wrong: "
-            f"{answers['disputed']:,}{named}"
-        )
-    if result["num_selected"]:
-        what = f"purity of the {result['num_selected']:,} rows that {result['arm']} selected"
-        lines += _describe_share(what, result["purity"])
-    if below := sum(stratum["num_rows"] for stratum in result["strata"] if not stratum["selected"]):
-        rest = "below them" if result["num_selected"] else f"with a score, of which {result['arm']} selected none"
-        lines += _describe_share(f"share right of the {below:,} rows {rest}", result["below"])
-    lines += _describe_cut(result)
-    if result["generation"] is not None and result["purity"] is not None:
-        lines.append(f"`curate report {result['run']}` sets the purity into the report and its verdict")
-    return lines
-
-
-def _describe_share(what: str, share: Json | None) -> list[str]:
-    if share is None:
-        return [f"{what}: not known, a stratum of them has no row that is right or wrong yet"]
-    own, wrong, right = (
-        f"{of['value']:.3f} ({of['low']:.3f} to {of['high']:.3f})"
-        for of in (share, share["if_wrong"], share["if_right"])
-    )
-    lines = [f"{what}: {own}, {share['n']:,} rows, {share['method']}"]
-    if share["answers"]["unsure"] + share["answers"]["disputed"]:
-        lines.append(f"  with unsure and disputed rows as wrong {wrong}, as right {right}")
-    return lines
-
-
-def _describe_cut(result: Json) -> list[str]:
-    cut, before, after = result["cut"], result["cut"]["before"], result["cut"]["after"]
-    if after is None:
-        why = "are not the best by score (a draw, or divided by label)"
-        return [f"certified cut: none, as the rows of {result['arm']} {why}"]
-    if before is None:
-        was = "none was asked for"
-    elif before["threshold"] is None:
-        was = "none, nothing could be certified"
-    else:
-        was = (
-            f"raw score {before['threshold']:.6g}, {before['n']:,} rows, at most {before['alpha']:.0%} wrong with "
-            f"confidence {1 - before['delta']:.0%} ({before['num_calibration']:,} rows of splits.calibration)"
-        )
-    lines = [f"certified cut before the review: {was}"]
-    level = f"at most {cut['alpha']:.0%} wrong with confidence {1 - cut['delta']:.0%}"
-    wrong = after["num_counted_wrong"]
-    evidence = f"{after['num_calibration']:,} rows drawn uniformly"
-    evidence += f", {wrong:,} unsure, disputed or not judged ones counted as wrong" if wrong else ""
-    if after["threshold"] is None:
-        needed = f"; about {after['needed']:,} would have sufficed ({after['needed_basis']})" if after["needed"] else ""
-        return [*lines, f"certified cut after it: none, nothing is certified to hold {level} ({evidence}{needed})"]
-    lines.append(
-        f"certified cut after it: raw score {after['threshold']:.6g}, {after['n']:,} rows, {level} (observed "
-        f"{after['noise']:.3f}, bound {after['bound']:.3f}; {evidence})"
-    )
-    if after["at_floor"]:
-        lines.append("  it reaches the floor of the review: a larger selection may be certified, too")
     return lines

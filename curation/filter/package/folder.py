@@ -196,7 +196,7 @@ def write(
             f"{folder}: calibration rows, parts and reference states are not those that its description names"
         )
     for name, ref in {TRUST: trust, **{name: part.trust for name, part in parts.items()}}.items():
-        if saved.pin(to_place(ref.uri), TrustRef).digest != ref.digest:
+        if saved.pin(to_place(ref.uri)).digest != ref.digest:
             raise ModelError(f"{ref.uri}: changed since digest {ref.digest} was taken; fit it again")
         (folder / name).mkdir(parents=True)
         for file in (saved.WEIGHTS, saved.DESCRIPTION):
@@ -257,8 +257,8 @@ def _load(uri: str | Place, allow_code: tuple[str, ...] | None) -> TrustPackage:
                 f"{uri}: {PACKAGE} has the digest {digest}, and it names {content.digest}: its description was "
                 "changed after the export; copy or export the package again"
             )
-        trust = saved.pin(folder / TRUST, TrustRef)
-        functions = {name: saved.pin(folder / name, TrustRef) for name in content.description.parts}
+        trust = saved.pin(folder / TRUST)
+        functions = {name: saved.pin(folder / name) for name in content.description.parts}
         for ref in (trust, *functions.values()) if allow_code is not None else ():
             refuse_maker(str(uri), saved.read_description(ref).get("made_by"), allow_code or ())
     except (RunDirError, ModelError) as error:

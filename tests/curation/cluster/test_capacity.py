@@ -259,29 +259,16 @@ def test_an_accelerator_is_a_resource_of_its_node():
     (told,) = describe_lacking([need], [slow | {"CPU": 8.0}, {"CPU": 2.0}])
     assert told == (
         "teacher.actors asks for 2 workers of 1 CPU and 1 GPU and accelerator type A100, and there is room for 0 "
-        "(nodes: 2 CPU and 0 GPU and accelerator type none; 8 CPU and 8 GPU and accelerator type T4)"
+        "(nodes: 2 CPU and 0 GPU and no accelerator type A100; 8 CPU and 8 GPU and no accelerator type A100)"
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [
-        ("a100", "A100"),
-        ("A100 ", "A100"),
-        ("NVIDIA-A100", "A100"),
-        ("NVIDIA H100", "H100"),
-        ("NVIDIA_TESLA_T4", "T4"),
-        ("TPU-v4", "TPU-V4"),
-        ("gpu", None),
-        ("", None),
-    ],
-)
-def test_names_of_accelerators_are_rays(name: str, near: str | None):
+@pytest.mark.parametrize("name", ["a100", "A100 ", "NVIDIA-A100", "NVIDIA H100", "TPU-v4", "gpu", ""])
+def test_names_of_accelerators_are_rays(name: str):
     need = Need(key="student", count=1, resources=make_ray_resources(1, 1, 0, name))
     with pytest.raises(ConfigError) as error:
         capacity.check_machine(RayConfig(), [need])
-    assert f"student.accelerator_type: {name!r} is not a name" in str(error.value)
-    assert near is None or f"did you mean {near!r}?" in str(error.value)
+    assert f"student.accelerator_type: {name!r} is not a name" in str(error.value) and "A100, " in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from curation.cluster import nodes
+from curation.cluster import nodes, versions
 from curation.cluster.nodes import NodeAnswer, describe_differences, describe_differing_nodes
 from curation.cluster.versions import find_versions
 from curation.errors import ClusterError
@@ -102,11 +102,9 @@ def test_a_missing_package_differs_in_either_direction():
 
 def test_the_nodes_that_differ_are_named_and_silent_ones_are_not():
     answers = [
-        NodeAnswer(node="10.0.0.1 (node aa)", node_id="aa", value=HERE, problem=None),
-        NodeAnswer(
-            node="10.0.0.2 (node bb)", node_id="bb", value=HERE | {"ray": "2.59.0", "torch": "2.12.0"}, problem=None
-        ),
-        NodeAnswer(node="10.0.0.3 (node cc)", node_id="cc", value=None, problem="no answer within 60 seconds"),
+        NodeAnswer(node="10.0.0.1 (node aa)", value=HERE, problem=None),
+        NodeAnswer(node="10.0.0.2 (node bb)", value=HERE | {"ray": "2.59.0", "torch": "2.12.0"}, problem=None),
+        NodeAnswer(node="10.0.0.3 (node cc)", value=None, problem="no answer within 60 seconds"),
     ]
     assert list(describe_differing_nodes(HERE, answers)) == [
         "10.0.0.2 (node bb) has ray 2.59.0 (here 2.60.0), torch 2.12.0 (here 2.13.0+cpu)"
@@ -115,7 +113,7 @@ def test_the_nodes_that_differ_are_named_and_silent_ones_are_not():
 
 def test_what_is_installed_here_is_what_the_manifest_says_and_the_code():
     found = nodes.make_versions_question()()
-    code = found.pop(nodes.CODE)
+    code = found.pop(versions.CODE)
     assert found == find_versions() and len(code) == 8
     int(code, 16)
 
@@ -125,7 +123,7 @@ def test_the_digest_is_of_this_projects_code_and_nothing_else(tmp_path: Path):
         command = [
             sys.executable,
             "-c",
-            "from curation.cluster import nodes; print(nodes.make_versions_question()()[nodes.CODE])",
+            "from curation.cluster import versions; print(versions.make_versions_question()()[versions.CODE])",
         ]
         environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
         return subprocess.run(
@@ -138,7 +136,7 @@ def test_the_digest_is_of_this_projects_code_and_nothing_else(tmp_path: Path):
             copy = tmp_path / path.relative_to(root)
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(path.read_bytes())
-    here = nodes.make_versions_question()()[nodes.CODE]
+    here = nodes.make_versions_question()()[versions.CODE]
     assert digest() == here
     (tmp_path / "other.py").write_text("x = 1\n")
     assert digest() == here

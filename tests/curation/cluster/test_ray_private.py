@@ -15,7 +15,7 @@ import ray
 import curation
 import train
 from curation.cluster import news, ray_private
-from curation.commands.doctor.machine import check_ray_disk
+from curation.commands.doctor import check_ray_disk
 
 pytestmark = pytest.mark.long
 
@@ -49,11 +49,6 @@ class Worker:
 
     def refer(self) -> str:
         return ray.get_runtime_context().get_actor_id()
-
-
-def test_no_node_drains_unless_it_is_told_to(local_ray):
-    with interface("ray.train.v2._internal.execution.preemption"):
-        assert ray_private.find_draining_nodes() == set()
 
 
 def test_the_head_is_found_and_answers_who_has_not_joined(local_ray):

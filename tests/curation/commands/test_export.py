@@ -37,7 +37,7 @@ from curation.filter.package.folder import load as load_package
 from curation.hashing import derive, hash_unit
 from curation.models import load_model
 from curation.refs import ModelRef
-from curation.report.rules import STOP
+from curation.report.verdict import STOP
 from curation.rundir.manifest import sign_text
 from curation.storage import digest
 from curation.storage.digest import compute_model_digest

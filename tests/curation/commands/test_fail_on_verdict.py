@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from curation.cli import main
 from curation.commands import run_verbs
 from curation.commands.run_verbs import FAILED_VERDICT, GRAVE
-from curation.report.rules import CARE, LEVELS, STOP, USE
+from curation.report.verdict import CARE, LEVELS, STOP, USE
 
 CONFIG = Path(__file__).parents[3] / "examples" / "quickstart.yaml"
 

@@ -10,8 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from curation.cli import main
-from curation.commands.inspect.facts import examine, format_facts
-from curation.commands.inspect.find import find, list_tables
+from curation.commands.inspect import examine, find, format_facts, list_tables
 from curation.errors import TableError
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest
@@ -74,14 +73,9 @@ def test_rows_columns_and_versions_are_those_of_the_table(table: Path):
         ("error", "string", True),
         ("double", "int64", False),
     ]
-    assert [(item["version"], item["rows"], item["change"]) for item in facts["versions"]] == [
-        (6, 38, "+1 fragments"),
-        (5, 38, "-2 rows"),
-        (4, 40, "columns added: double"),
-        (3, 40, "+30 rows, +1 fragments"),
-        (2, 10, "+10 rows, +1 fragments"),
-        (1, 0, "created: 4 columns, 0 rows"),
-    ]
+    assert [(item["version"], item["rows"]) for item in facts["versions"]] == [
+        (6, 38), (5, 38), (4, 40), (3, 40), (2, 10), (1, 0)
+    ]  # fmt: skip
     times = [datetime.fromisoformat(item["time"]) for item in facts["versions"]]
     assert times == sorted(times, reverse=True) and abs(datetime.now(UTC) - times[0]) < timedelta(minutes=5)
 
@@ -94,7 +88,7 @@ def test_fragments_and_their_bytes_are_those_on_disk(table: Path):
     counts = [fragment.count_rows() for fragment in lance.dataset(str(table)).get_fragments()]
     assert facts["fragments"]["count"] == len(counts) and facts["fragments"]["rows"] == [min(counts), max(counts)]
     assert sum(counts) == 38 and facts["fragments"]["deleted_rows"] == 3
-    assert [item["change"] for item in facts["versions"]] == ["the oldest that is kept: 5 columns, 38 rows"]
+    assert [item["version"] for item in facts["versions"]] == [6]
 
 
 def test_only_the_newest_versions_are_told(tmp_path: Path):
@@ -103,7 +97,6 @@ def test_only_the_newest_versions_are_told(tmp_path: Path):
         lance.write_dataset(rows(start, start + 1), uri, mode="append" if start else "create")
     facts = examine(uri)
     assert facts["num_versions"] == 25 and [item["version"] for item in facts["versions"]] == list(range(25, 5, -1))
-    assert {item["change"] for item in facts["versions"]} == {"+1 rows, +1 fragments"}
     assert "versions   25, the last 20:" in format_facts(facts)
     assert [item["version"] for item in examine(uri, version=20)["versions"]] == list(range(20, 0, -1))
 
@@ -200,7 +193,7 @@ def test_the_command_prints_the_facts_as_text_and_as_json(table: Path):
         (["--where", "row_id"], ("does not return a boolean",)),
         (["--where", "label = 'a"], ("Unterminated string literal",)),
         (["--columns", "row_id,lable"], ("no column 'lable'", "did you mean label?")),
-        (["--columns", "zzzzz"], ("no column 'zzzzz'", "it has: row_id, label")),
+        (["--columns", "zzzzz"], ("no column 'zzzzz'", "there are: row_id, label")),
         (["--version", "99"], ("has no version 99", "there are 6, 1 to 6")),
         (["gen-0/label-pool"], ("is not a run directory", "'gen-0/label-pool'")),
     ],

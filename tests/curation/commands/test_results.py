@@ -3,7 +3,6 @@
 import base64
 import json
 import shutil
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,7 +24,6 @@ from review_run import make_run
 import curation
 from benchmarks.recorded import recorded
 from curation.cli import main
-from curation.commands.results import ScannedColumns
 from curation.errors import ExportError, TableError, UserError
 from curation.refs import TableRef
 from curation.rundir.graph import Position
@@ -122,7 +120,8 @@ def test_report_numbers_and_tables_are_those_of_the_run(run: Path) -> None:
     assert len(found.labels()) == NUM and found.labels().to_arrow().equals(labels.drop_columns([STATE]))
     assert found.labels().to_arrow(columns=["row_id", STATE]).equals(labels.select(["row_id", STATE]))
     selected = found.selected("trust").to_arrow()
-    assert selected.equals(pq.read_table(recorded(run)["gen-0/select"]["outputs"]["arms"]["trust"]["parquet"]))
+    table = recorded(run)["gen-0/select"]["outputs"]["arms"]["trust"]["table"]
+    assert selected.equals(lance.dataset(table["uri"], version=table["version"]).to_table())
     assert selected["rank"].to_pylist() == list(range(SELECTED))
     assert found.grades().to_arrow()["correct"].to_pylist().count(True) == found.grades().dataset.count_rows("correct")
     assert len(found.rows()) == NUM and found.rows().columns[:2] == ["row_id", "problem"]
@@ -143,12 +142,6 @@ def test_every_form_has_the_same_values(run: Path) -> None:
     assert table.to_dataset().column_names == table.columns
 
 
-def test_polars_has_the_same_values(run: Path) -> None:
-    pytest.importorskip("polars")
-    table = curation.open(run).labels()
-    assert table.to_polars().to_dicts() == table.to_arrow().to_pylist()
-
-
 def test_states_are_not_read_unless_they_are_named(run: Path, tmp_path: Path) -> None:
     copy = changed(run, tmp_path)
     found = curation.open(copy)
@@ -160,44 +153,14 @@ def test_states_are_not_read_unless_they_are_named(run: Path, tmp_path: Path) ->
         curation.open(copy).labels().to_arrow(columns=[STATE])
 
 
-def test_duckdb_answers_over_the_tables(run: Path) -> None:
-    pytest.importorskip("duckdb")
-    found = curation.open(run)
-    query = "SELECT count(*) AS num, avg(trust_trust) AS trust FROM labels JOIN selected_trust USING (row_id)"
-    (row,) = found.sql(query).to_arrow().to_pylist()
-    ids = found.selected("trust").to_arrow()["row_id"]
-    trust = stored(run).filter(pc.is_in(stored(run)["row_id"], value_set=ids.combine_chunks()))["trust_trust"]
-    assert row["num"] == SELECTED and row["trust"] == pytest.approx(pc.mean(trust).as_py())
-    filtered = found.sql("SELECT row_id FROM labels WHERE trust_trust > 0.6 AND label IS NOT NULL ORDER BY row_id")
-    expected = found.labels().to_arrow(["row_id"], filter="trust_trust > 0.6 AND label IS NOT NULL").sort_by("row_id")
-    assert filtered.to_arrow()["row_id"].to_pylist() == expected["row_id"].to_pylist()
-    assert STATE not in found.sql("SELECT * FROM labels LIMIT 1").columns
-    with pytest.raises(TableError, match=r"tables are labels, grades, rows, .*selected_naive, selected_trust"):
-        found.sql("SELECT * FROM label")
-
-
-def test_what_duckdb_scans_has_no_states_and_reads_what_it_asks_for(run: Path) -> None:
-    table = curation.open(run).labels()
-    shown = ScannedColumns(table.dataset, table.columns)
-    assert shown.schema.names == table.columns and STATE in table.schema.names
-    assert type(shown).scanner(shown).to_reader().read_all().equals(table.to_arrow())
-    wanted = pc.field("trust_trust") > 0.6
-    scanned = type(shown).scanner(shown, columns=["row_id"], filter=wanted).to_reader().read_all()
-    assert scanned.equals(table.to_arrow(["row_id"], filter="trust_trust > 0.6")) and scanned.column_names == ["row_id"]
-
-
-def test_a_package_that_is_not_there_is_one_line(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = curation.open(run)
-    for name in ("polars", "duckdb", "pandas", "datasets"):
-        monkeypatch.setitem(sys.modules, name, None)
-    for name, ask in (
-        ("polars", found.labels().to_polars),
-        ("pandas", found.labels().to_pandas),
-        ("datasets", found.labels().to_dataset),
-        ("duckdb", lambda: found.sql("SELECT 1")),
-    ):
-        with pytest.raises(TableError, match=rf'^{name}: is not installed; pip install {name}, or "trust-curation'):
-            ask()
+def test_duckdb_and_polars_answer_over_the_tables(run: Path) -> None:
+    duckdb, polars = pytest.importorskip("duckdb"), pytest.importorskip("polars")
+    labels, chosen = curation.open(run).labels().to_arrow(), curation.open(run).selected("trust").to_arrow()
+    query = "SELECT count(*), avg(l.trust_trust) FROM labels l JOIN chosen USING (row_id)"
+    ((num, trust),) = duckdb.sql(query).fetchall()
+    own = labels.filter(pc.is_in(labels["row_id"], value_set=chosen["row_id"].combine_chunks()))["trust_trust"]
+    assert num == SELECTED and trust == pytest.approx(pc.mean(own).as_py())
+    assert polars.from_arrow(labels).to_dicts() == labels.to_pylist()
 
 
 def test_what_is_not_there_is_refused_with_what_is(run: Path, tmp_path: Path) -> None:
@@ -258,7 +221,7 @@ def test_the_data_set_loads_with_the_rows_and_the_numbers_of_the_run(run: Path, 
     from huggingface_hub import DatasetCard
 
     out = tmp_path / "out"
-    assert "10 rows of the arm trust in 1 Parquet file, with README.md" in curate(run, "--format", "hf", "-o", out)
+    assert "10 rows of the arm trust in 1 Parquet file, with README.md" in curate(run, "--format", "parquet", "-o", out)
     loaded = load_dataset(str(out), cache_dir=str(tmp_path / "cache"))
     rows = curation.open(run).selected("trust").to_arrow().to_pylist()
     assert [*loaded] == ["train"] and loaded["train"].to_list() == rows
@@ -266,7 +229,7 @@ def test_the_data_set_loads_with_the_rows_and_the_numbers_of_the_run(run: Path, 
         "README.md", "rows.json", "data/train-00000-of-00001.parquet"
     }  # fmt: skip
     card, numbers = DatasetCard.load(out / "README.md"), curation.open(run).metrics["numbers"]
-    assert card.data.size_categories == "n<1K" and card.data.tags == ["trust-curation", "weak-to-strong", "trust"]
+    assert card.data.tags == ["trust-curation", "weak-to-strong", "trust"]
     purity = next(arm["purity"] for arm in numbers["arms"] if arm["name"] == "trust")
     value, low, high = (100 * purity[name] for name in ("value", "low", "high"))
     for words in (
@@ -407,6 +370,6 @@ def test_the_notebook_runs_on_a_finished_run(run: Path, beside_runs: None) -> No
 def test_the_query_of_the_notebook_runs_on_a_finished_run(run: Path, beside_runs: None) -> None:
     pytest.importorskip("duckdb")
     told: dict[str, Any] = {}
-    exec(cells()[0], told)
-    found = eval(cells()[3], told)
-    assert found["num"].sum() == len(told["run"].grades())
+    for cell in (cells()[0], cells()[2], cells()[3].replace("duckdb.sql", "found = duckdb.sql")):
+        exec(cell, told)
+    assert told["found"]["num"].sum() == len(told["run"].grades())

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from benchmarks.fuzz.sealed_run import NUM_LEFT, rows, run
 from curation.cli import main
-from curation.commands.verify.check import Checker, Verified, verify
+from curation.commands.verify import Checker, Verified, verify
 from curation.refs import iter_table_refs
 from curation.rundir.manifest import Manifest
 from curation.rundir.sealed import load
@@ -127,7 +127,7 @@ def test_files_whose_content_cannot_be_compared_are_not_said_to_be_whole(
     checker.name({"parts": Content(3, f'tag:"{md5}-2"'), "whole": Content(3, f'tag:"{md5}"')}, 2)
     checker.read(lambda _: None)
     assert not found.damage and found.only_sizes == 1
-    monkeypatch.setattr("curation.commands.verify.check.verify", lambda *_: found)
+    monkeypatch.setattr("curation.commands.verify.verify", lambda *_: found)
     page = CliRunner().invoke(main, ["verify", str(tmp_path)]).output
     assert "compared by size alone, not verified: 1 file" in page and page.strip().endswith(
         "all else as it was written"

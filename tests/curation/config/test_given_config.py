@@ -127,7 +127,6 @@ def test_with_a_reader_numbers_and_states_are_both_optional() -> None:
     assert alone.selection.arms == ("naive", "naive_parsed", "internal_confidence", "trust")
     stateless = made(teacher__reader=READER, teacher__confidence=[], teacher__states=[], trust__states=[])
     assert stateless.compared == ("mean_logprob",)
-    assert made(teacher__reader=READER, teacher__store_states={"pca": 4}).compared == ("pca",)
 
 
 @pytest.mark.parametrize(

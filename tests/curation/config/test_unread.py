@@ -44,7 +44,6 @@ VALUES: dict[str, Any] = {
     "standardise": False,
     "calibration": "none",
     "score_dtype": "bfloat16",
-    "num_workers": 2,
     "pca": 4,
     "fit_on": "all",
     "source_share": 0.5,

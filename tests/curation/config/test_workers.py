@@ -5,8 +5,10 @@ import pytest
 from curation.config import SftConfig, TrustConfig
 
 
-@pytest.mark.parametrize("section", [SftConfig, TrustConfig])
-def test_a_worker_has_at_most_one_gpu_and_workers_share_none(section: type) -> None:
+def test_a_worker_has_at_most_one_gpu_and_workers_share_none() -> None:
+    section = SftConfig
+    with pytest.raises(ValueError, match=r"num_workers\n.*should be 1"):
+        TrustConfig(num_workers=2)
     with pytest.raises(ValueError, match=r"gpus_per_worker: 2: .* set gpus_per_worker: 1 and num_workers: 6"):
         section(gpus_per_worker=2, num_workers=3)
     with pytest.raises(ValueError, match=r"gpus_per_worker: 0.5 of 2 workers: .* set gpus_per_worker: 1, or num_work"):

@@ -14,9 +14,9 @@ from curation.domains.checks import JudgeCheck, check_of
 from curation.domains.text import Text
 from curation.errors import ConfigError, RowError
 from curation.signals import Answer, Weak
-from curation.signals.judge import ChosenVerdict
 from curation.signals.measure import measure
-from curation.stages.signal import grade_by_choice
+from curation.signals.methods import ChosenVerdict
+from curation.stages.signal import apply_verdicts
 from curation.tables import io, schemas
 
 ASK = "{{ prompt }} | {{ reference }} | {{ answer }}"
@@ -90,7 +90,7 @@ def test_verdicts_become_grades_and_rows_without_one_are_said(tmp_path: Path) ->
     grades = io.write(pa.table(columns, schema=schemas.GRADES), str(tmp_path / "grades.lance"))
     verdicts = {"row_id": [4, 3, 2, 1], "value": [None, 0.2, 0.6, 0.9], "error": [None] * 4}
     found = io.write(pa.table(verdicts, schema=schemas.SIGNAL), str(tmp_path / "verdicts.lance"))
-    made = io.read(grade_by_choice(grades, found, str(tmp_path / "made.lance")))
+    made = io.read(apply_verdicts(grades, found, str(tmp_path / "made.lance"), alone=True))
     assert made["correct"].to_pylist() == [True, True, False, False, False]
     assert made["judged"].to_pylist() == [False, True, False, False, False]
     assert [bool(text) for text in made["problem"].to_pylist()] == [False, False, False, True, False]

@@ -8,21 +8,29 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from curation.extras.ablate.tables import AblationRecord, collect, format_markdown, write
-from curation.refs import TrustRef
 from curation.tables import io
-from curation.tables.schemas import SCORED
+from curation.tables.schemas import GRADES
 from curation.trust import saved
 
 
 def scored(path, correct_N, parsed_N, raw_N):
-    columns = [np.arange(len(raw_N)), correct_N, parsed_N, raw_N, 1 / (1 + np.exp(-raw_N))]
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCORED, strict=True)]
-    return io.write(pa.table(arrays, schema=SCORED), str(path))
+    ids_N, none = np.arange(len(raw_N)), pa.nulls(len(raw_N), pa.string())
+    labels = {"row_id": ids_N, "label": pa.array(["x"] * len(raw_N), mask=~parsed_N), "error": none}
+    labels |= {"trust_raw": raw_N, "trust_trust": (1 / (1 + np.exp(-raw_N))).astype(np.float32)}
+    grades = {"row_id": ids_N, "correct": correct_N, "judged": np.zeros(len(raw_N), bool), "problem": none}
+    grades["question"] = pa.nulls(len(raw_N), pa.int64())
+    return {
+        "labels": io.write(pa.table(labels), f"{path}-labels.lance"),
+        "grades": io.write(pa.table(grades, schema=GRADES), f"{path}-grades.lance"),
+        "trust": None,
+        "function": "trust",
+        "seed": 0,
+    }
 
 
 def fitted(path, num_fit):
     weights = {"weight": torch.zeros(1)}
-    return saved.save(path, TrustRef, weights, {"fit": {"num_fit": num_fit, "variance_kept": 0.5}})
+    return saved.save(path, weights, {"fit": {"num_fit": num_fit, "variance_kept": 0.5}})
 
 
 @pytest.fixture
@@ -39,9 +47,8 @@ def record(tmp_path):
             name: {"pool": scored(tmp_path / f"{name}{seed}", correct_N, parsed_N, raw)} for name, raw in raws.items()
         }
         seeds[seed] = {
-            "scored": tables,
+            "rows": tables,
             "fits": {"a": fitted(tmp_path / f"trust{seed}", 100 + seed)},
-            "projections": {},
             "tests": {},
         }
         rows[seed] = (correct_N, parsed_N, raws)
@@ -99,6 +106,6 @@ def test_the_page_and_the_markdown_have_a_line_a_variant_and_no_column_without_n
 def test_variants_with_other_labels_are_not_paired(record, tmp_path):
     made, rows = record
     correct_N, parsed_N, raws = rows[2]
-    made.seeds[2]["scored"]["b"]["pool"] = scored(tmp_path / "other", ~correct_N & parsed_N, parsed_N, raws["b"])
+    made.seeds[2]["rows"]["b"]["pool"] = scored(tmp_path / "other", ~correct_N & parsed_N, parsed_N, raws["b"])
     _, second = collect(made)["lines"]
     assert second["differences"] == {}

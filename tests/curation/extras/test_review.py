@@ -134,12 +134,6 @@ def test_verdicts_give_purity_calibration_set_and_a_new_cut(run: ReviewedRun):
     assert f"{after['n']:,} rows, at most 20% wrong with confidence 80%" in words
     assert (before["alpha"], before["delta"]) == (0.2, 0.2)
 
-    table = pq.read_table("reviews/trust/judged.parquet")
-    assert table.num_rows == 299 and table["correct"].null_count == 1
-    weights = {row["row_id"]: 1 / row["inclusion"] for row in rows}
-    for row in table.to_pylist():
-        right = None if row["row_id"] == unsure else run.right[row["row_id"]]
-        assert row["correct"] == right and row["weight"] == pytest.approx(weights[row["row_id"]])
     table = pq.read_table("reviews/trust/calibration.parquet")
     assert table["row_id"].to_pylist() == [row["row_id"] for row in uniform]
     floor = float(table.schema.metadata[b"floor"])

@@ -21,7 +21,7 @@ from curation.extras.tracking import publish as tracking
 from curation.extras.tracking.config import MlflowConfig, TrackingConfig
 from curation.extras.tracking.publish import TrackedRun
 from curation.pipeline.running import run_chain
-from curation.report.run_charts import draw_training_chart
+from curation.report.charts import draw_training_chart
 from curation.report.students import collect_trainings
 
 ENTRY = TrackedRun(
@@ -61,7 +61,7 @@ def test_curves_of_every_student_have_their_steps():
     found = collect_trainings({"naive": plain, "trust": grpo})
     assert found["naive"]["curves"] == {"step": [1.0, 2.0, 3.0], "loss": [2.0, 1.0, 0.5]}
     assert found["trust"]["curves"]["loss"] == [*(3.0 * part - 1 for part in range(1, 134)), 400.5]
-    assert found["trust"]["stopped"] == "nothing was learnt" and "<svg" in draw_training_chart(found, "drawn")
+    assert found["trust"]["stopped"] == "nothing was learnt" and "<svg" in draw_training_chart("drawn", found)
     report = dict.fromkeys(("name", "domain"), "x") | {"config": {}, "versions": {}, "stages": [], "chain": None}
     empty = {
         "index": 1,

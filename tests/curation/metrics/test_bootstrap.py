@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from curation.metrics.bootstrap import resample
+from curation.metrics.calibration import resample
 from curation.report.measures import trust_metrics
-from curation.report.rows import FunctionScores, InMemory, Judged
+from curation.report.rows import FunctionScores, Judged
 
 
 @pytest.mark.parametrize("num_rows", [0, 200, 70_000])
@@ -40,14 +40,14 @@ def test_a_function_has_the_same_metrics_beside_others_and_alone() -> None:
     num_rows, names = 400, ["trust", "internal_confidence", "last_logprob", "linear_probe", "ensemble"]
     trust = {name: rng.random(num_rows) for name in names}
 
-    def view(shown: list[str]) -> InMemory:
+    def view(shown: list[str]) -> Judged:
         rows = Judged(
             row_ids_N=np.arange(num_rows),
             correct_N=np.random.default_rng(2).random(num_rows) < trust["trust"],
             parsed_N=np.ones(num_rows, dtype=np.bool_),
             scores={name: FunctionScores(raw_N=trust[name], trust_N=trust[name]) for name in shown},
         )
-        return InMemory(judged=rows, selected={}, seed=0)
+        return rows
 
     together = trust_metrics(view(names), 50, 0.5, seed=7)["functions"]
     assert list(together) == names

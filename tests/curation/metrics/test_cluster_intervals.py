@@ -12,12 +12,12 @@ from benchmarks.verdict_intervals import INTERVALS, coverage
 from benchmarks.verdict_pools import fitted_on_users
 from curation import metrics
 from curation.domains.grading import Graded
-from curation.metrics.bootstrap import resample
+from curation.metrics.calibration import resample
 from curation.metrics.estimates import compute_inflation
 from curation.metrics.ranking import compute_auc_influence
 from curation.report.by_difficulty import compute_accuracy_bins, compute_purity_bins
 from curation.report.evidence import foresee_purity, measure_quality
-from curation.report.rows import InMemory, Judged
+from curation.report.rows import Judged
 
 ROWWISE = ("share right", "accuracy", "difference")
 """The estimates whose intervals are clearly too narrow where they count rows."""
@@ -61,11 +61,11 @@ def test_a_share_has_the_interval_of_korn_and_graubard(confidence: float) -> Non
 
 def test_where_all_rows_are_right_a_cluster_counts_as_one() -> None:
     cluster_N = np.repeat(np.arange(30), 20)
-    cells_2N = np.stack([np.zeros(600), np.ones(600)]).astype(np.int64)
-    (found,) = metrics.compute_cell_purity(cells_2N, [600], cluster_G=cluster_N)
+    right_N = np.ones(600, dtype=np.bool_)
+    (found,) = metrics.compute_top_purities(right_N, [600], cluster_N)
     assert (found.value, found.high) == (1.0, 1.0)
     assert found.low == pytest.approx(0.025 ** (ratio(30) / 30)) and found.low < 0.88
-    (one,) = metrics.compute_cell_purity(cells_2N, [15], cluster_G=cluster_N)
+    (one,) = metrics.compute_top_purities(right_N, [15], cluster_N)
     assert (one.low, one.high) == (0.0, 1.0), "one cluster tells nothing"
 
 
@@ -119,9 +119,7 @@ def test_a_bootstrap_draws_clusters() -> None:
 def test_the_evidence_of_users_is_wider_and_its_values_are_the_same() -> None:
     rows, trust_N, _ = fitted_on_users(np.random.default_rng(3), wrong=False, grouped=True)
     alone = replace(rows, cluster_N=None)
-    found, plain = (
-        measure_quality(InMemory(judged=of, selected={}, seed=0).parsed, "trust", 150, 0.6) for of in (rows, alone)
-    )
+    found, plain = (measure_quality(of.readable, "trust", 150, 0.6) for of in (rows, alone))
     assert found is not None and plain is not None and found.auc is not None and plain.auc is not None
     assert found.top.value == plain.top.value and found.share_right.value == plain.share_right.value
     for name in ("share_right", "brier_excess"):
@@ -185,7 +183,7 @@ def test_bins_of_difficulty_and_classes_count_clusters() -> None:
     judged = Judged(
         row_ids_N=ids_N, correct_N=CORRECT_N, parsed_N=np.ones(400, dtype=bool), scores={}, cluster_N=CLUSTER_N
     )
-    rows = InMemory(judged=judged, selected={"trust": ids_N[:200]}, seed=0)
+    rows = replace(judged, selected={"trust": ids_N[:200]})
     tests = {"trust": [Graded(row_ids_N=ids_N, correct_N=CORRECT_N, question_N=ids_N, cluster_N=CLUSTER_N)]}
     values = (ids_N, bin_N.astype(float))
     purities, accuracies = compute_purity_bins(rows, rows.selected, values), compute_accuracy_bins(tests, values)

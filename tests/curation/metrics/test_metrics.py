@@ -33,43 +33,13 @@ def test_auc_value_and_brier_equal_scikit_learn(n, levels):
     assert metrics.brier(trust, correct).value == pytest.approx(brier_score_loss(correct, trust), abs=1e-12)
 
 
-def test_weighted_entries_stand_for_repeated_rows():
-    logits, trust, correct = _draw(400, seed=5, levels=6)
-    weights = np.random.default_rng(0).integers(1, 5, 400)
-    rows = [np.repeat(values, weights) for values in (logits, trust, correct)]
-    assert metrics.auc(logits, correct, weights_N=weights) == metrics.auc(rows[0], rows[2])
-    for equal in ("width", "mass"):
-        one, other = (
-            [f(trust, correct, equal=equal, weights_N=weights), f(rows[1], rows[2], equal=equal)]
-            for f in (metrics.ece, metrics.compute_reliability)
-        )
-        assert one[0].to_json() == pytest.approx(one[1].to_json())
-        for bin_of_weights, bin_of_rows in zip(*other, strict=True):
-            assert bin_of_weights._asdict() == pytest.approx(bin_of_rows._asdict())
-    brier = [metrics.brier(trust, correct, weights_N=weights), metrics.brier(rows[1], rows[2])]
-    assert brier[0].to_json() == pytest.approx(brier[1].to_json())
-    parts = [
-        metrics.compute_brier_parts(trust, correct, weights_N=weights),
-        metrics.compute_brier_parts(rows[1], rows[2]),
-    ]
-    for name in PARTS:
-        assert parts[0][name].to_json() == pytest.approx(parts[1][name].to_json())
-    with pytest.raises(ValueError, match="400 positive integers"):
-        metrics.auc(logits, correct, weights_N=weights - 1)
-
-
-def test_purity_of_cells_is_exact_at_their_ends_and_even_within():
+def test_purity_of_the_first_rows_is_their_share_of_right_ones():
     correct = np.array([True, False, True, True, False, False, True, False])
-    cells = np.stack([~correct, correct]).astype(np.int64)
     shares = [metrics.compute_proportion(sum(correct[:n]), n) for n in range(1, 9)]
-    assert metrics.compute_cell_purity(cells, range(1, 9)) == shares
+    assert metrics.compute_top_purities(correct, range(1, 9)) == shares
     for point in (0, 9):
         with pytest.raises(ValueError, match=f"point {point} is not between 1 and the 8"):
-            metrics.compute_cell_purity(cells, [point])
-    coarse = np.array([[1, 3], [3, 1]])
-    assert [x.value * x.n for x in metrics.compute_cell_purity(coarse, [2, 4, 8])] == [2, 3, 4]
-    with pytest.raises(ValueError, match="point 9 is not between 1 and the 8"):
-        metrics.compute_cell_purity(coarse, [9])
+            metrics.compute_top_purities(correct, [point])
 
 
 def test_auc_of_separated_constant_and_one_sided_scores():

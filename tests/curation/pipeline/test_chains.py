@@ -163,7 +163,7 @@ def test_a_student_of_each_chain_is_found_for_an_export() -> None:
     for arm in ("trust", "naive"):
         for index in range(3):
             student = Student(config=of, manifest=Manifest.load(of.directory), arm=arm, generation=index)
-            assert stages[student.stage].settings["rows"].stage.name == f"{student.home}/select"
+            assert stages[student.training].settings["rows"].stage.name == f"{student.home}/select"
 
 
 def test_files_that_two_sources_share_are_refused(tmp_path):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from curation.cluster import capacity
-from curation.commands.export.run import iter_students
+from curation.commands.export.run import Student
 from curation.config import RunConfig
 from curation.config.load import load_config, parse_config
 from curation.errors import ConfigError
@@ -124,8 +124,14 @@ def test_students_of_a_chain_learn_from_the_main_chain_and_teach_nobody(tmp_path
     # A generation that is not reached has no further students either.
     assert stages["gen-1-tiny/student-trust"].needs == stages["gen-1/student-trust"].needs != []
     assert not {stage.name for stage in order_stages(described(of).branches)} & set(weak)
-    students = list(iter_students(of, Manifest.load(tmp_path)))
-    named = {student.stage for student in students}
+    students = [
+        Student(config=of, manifest=Manifest.load(tmp_path), arm=arm, generation=index, name=name)
+        for index, generation in enumerate(of.generations)
+        for arm in of.selection.arms
+        for name in ("", *generation.students)
+    ]
+    students = [student for student in students if not (student.name and student.branch)]
+    named = {student.training for student in students}
     assert {student.home for student in students if student.name == "tiny"} == {"gen-0", "gen-1"}
     assert named == {name for name in after if "/student-" in name and "shallow" not in name} - {
         name for name in after if name.endswith("/student-base") or "predecessor" in name

@@ -3,11 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 from test_chains import BASES, CONFIG, by_name, config
 
-from curation.config.load import parse_config
-from curation.errors import ConfigError
 from curation.refs import ModelRef
 from curation.rundir.graph import Out, Stage
 
@@ -71,16 +68,3 @@ def test_the_backend_of_the_model_before_adaptation_is_settled_once():
     signals = [stage for name, stage in stages.items() if "signal-verbalized_confidence" in name]
     assert signals and {stage.teacher.backend.stage for stage in signals} == {settled}
     assert stages["gen-0/label-pool"].teacher.backend.stage is not settled
-
-
-def test_what_may_not_drop_out_is_named_with_its_key_and_has_to_be_an_arm():
-    changed = {"selection": {"budget": {"n": 10}, "arms": ARMS, "required": ["self_consistency"]}, "chain": {}}
-    stages = by_name(config(1, **changed))
-    assert stages["gen-0/signal-self_consistency-pool"].required == {"self_consistency": "selection.required"}
-    assert stages["gen-0/signal-verbalized_confidence-pool"].required == {}
-    budget = {"threshold": 0.5, "reference": "verbalized_confidence"}
-    read = by_name(config(1, selection={"budget": budget, "arms": ["trust"]}, chain={}))
-    required = read["gen-0/signal-verbalized_confidence-pool"].required
-    assert required == {"verbalized_confidence": "selection.budget.reference"}
-    with pytest.raises(ConfigError, match=r"required: 'ensemble' is not among selection\.arms"):
-        parse_config({**CONFIG, "selection": {**CONFIG["selection"], "required": ["ensemble"]}})

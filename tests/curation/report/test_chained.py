@@ -1,4 +1,4 @@
-"""The chain's part of the report against counts by hand: accuracies, paired differences, teachers, costs."""
+"""The chain's part of the report against counts by hand: accuracies, paired differences, teachers."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from computed import collect
 from test_report import NUM_POOL, NUM_TEST, SAME, N, graded, make_run, right_on_test
 
 from curation.domains.grading import read_grades
-from curation.report import ChainRecord, GenerationRecord, RunRecord, SpentRecord, StageSummary
+from curation.report import ChainRecord, GenerationRecord, RunRecord
 from curation.report.chained import collect_chains
 from curation.report.html import render
 from curation.tables import io
@@ -38,32 +38,16 @@ def make_chain(folder: Path) -> RunRecord:
     selected = {"naive": of_naive.selections["naive"]}
     of_naive = replace(of_naive, selections=selected, tests={name: of_naive.tests[name] for name in ("naive", "base")})
     of_before = replace(before.generations[0], index=1, branch="predecessor")
-    stages = {"gen-0/a": 10.0, "gen-0/b": 1.0, "gen-1/a": 5.0, "gen-1-naive/a": 4.0, "gen-1/shallow": 2.0}
-    spent = SpentRecord(
-        actor_seconds=3.0, prompt_tokens=50, output_tokens=7, chunks=1, commits=1, bytes=1, spans=[(0.0, 1.0)]
-    )
     signs = {"function": "trust", "auc": SAME["auc"], "certified": 0.25, "compared": "source", "shift": SAME}
     config = first.config | {"generations": [{}, {}, {}], "chain": {"shares": 4}}
     return replace(
         first,
         config=config,
         generations=generations,
-        stages=[
-            StageSummary(name=name, seconds=seconds, rows=1, rows_per_second=None, started="2026-01-01T00:00:00+00:00")
-            for name, seconds in {"prepare": 100.0, **stages}.items()
-        ],
-        used={"gen-0/b": spent, "gen-1-naive/a": spent},
         chain=ChainRecord(
             arms=("trust", "naive"),
             branches={"naive": [of_naive], "predecessor": [of_before]},
             shallow={"0": {}, "1": {arm: student(arm, share) for arm, share in SHALLOW.items()}},
-            stages={
-                "gen-0/a": (0, "main"),
-                "gen-0/b": (0, "main"),
-                "gen-1/a": (1, "main"),
-                "gen-1-naive/a": (1, "naive"),
-                "gen-1/shallow": (1, "shallow"),
-            },
             decisions=[{"signs": signs, "reasons": []}, {"signs": signs, "reasons": REASONS}],
             ended="the chain stops after generation 1: trust has no AUC",
         ),
@@ -152,27 +136,19 @@ def test_differences_are_paired_by_row(chain: RunRecord, found: dict) -> None:
     assert not [first for at, first, second in pairs if at == 0 and "shallow" in first + second]
 
 
-def test_teachers_costs_and_decisions(chain: RunRecord, found: dict) -> None:
+def test_teachers_and_decisions(chain: RunRecord, found: dict) -> None:
     teachers = {(item["line"], item["generation"]): item for item in found["teachers"]}
     assert list(teachers) == [("trust", 0), ("trust", 1), ("naive", 1), ("predecessor", 1)]
     assert [item["name"] for item in teachers.values()] == ["teacher 0", "teacher 1", "teacher 1", "teacher 1"]
     main = teachers["trust", 1]
     assert main["purity"] == main["auc_validation"] == {"value": 0.75} and main["auc_pool"] is None
     assert main["num_selected"] == N and main["shift"] == SAME["auc"] | {"strength": SAME["strength"]}
-    costs = {(item["generation"], item["line"]): item for item in found["costs"]}
-    assert {key: (item["num_stages"], item["seconds"]) for key, item in costs.items()} == {
-        (0, "main"): (2, 11.0),
-        (1, "main"): (1, 5.0),
-        (1, "naive"): (1, 4.0),
-        (1, "shallow"): (1, 2.0),
-    }
-    assert [item["output_tokens"] for item in costs.values()] == [7, 0, 7, 0]
     assert found["ended"] == chain.chain.ended and [d["reasons"] for d in found["decisions"]] == [[], REASONS]
 
 
 @pytest.mark.slow
 def test_the_page_shows_the_chain(chain: RunRecord, report: dict, found: dict) -> None:
-    for key in ("lines", "differences", "costs"):
+    for key in ("lines", "differences"):
         assert report["chain"][key] == found[key]
     teachers = {(item["line"], item["generation"]): item for item in report["chain"]["teachers"]}
     (arm,) = [arm for arm in report["generations"][1]["arms"] if arm["name"] == "trust"]

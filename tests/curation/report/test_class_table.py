@@ -12,10 +12,9 @@ from sklearn.metrics import confusion_matrix
 from test_verdict import HEALTHY
 
 from curation.domains.classification import Classification
-from curation.report.class_table import COLLAPSE, ClassesChosen, as_evidence, collect_class_table
-from curation.report.evidence import LabelsSeen
-from curation.report.html import _make_page_environment
-from curation.report.verdict import CARE, reach_verdict
+from curation.report.class_table import as_evidence, collect_class_table
+from curation.report.html import _PAGES
+from curation.report.verdict import CARE, LIMITS, reach_verdict
 from curation.selection.class_shares import estimate_shares
 from curation.tables import schemas
 
@@ -73,10 +72,14 @@ def test_rows_by_class_are_those_of_a_count_by_hand(run):
     assert found["rows"][0]["confused"] is None  # nobody is called anger in error
     assert found["num_unparsed"] == given[3] > 0
     gaps = [abs(row["share"] - row["estimated"]) for row in found["rows"]]
-    assert found["distance"] == pytest.approx(sum(gaps) / 2) and found["distance"] > COLLAPSE and found["least"] < 0.02
+    assert (
+        found["distance"] == pytest.approx(sum(gaps) / 2)
+        and found["distance"] > LIMITS["collapse"]
+        and found["least"] < 0.02
+    )
     evidence = as_evidence(found)
-    assert evidence is not None and [line[0] for line in evidence.over] == ["joy"]
-    assert [line[0] for line in evidence.under] == ["<b>sadness</b>", "anger"]
+    assert evidence is not None and [line[0] for line in evidence["over"]] == ["joy"]
+    assert [line[0] for line in evidence["under"]] == ["<b>sadness</b>", "anger"]
 
 
 def test_places_that_are_divided_are_compared_with_their_own_shares(run):
@@ -101,7 +104,7 @@ def test_certified_cuts_of_classes_stand_in_the_table(run):
     assert found is not None and found["is_certified"] and found["is_cut"] and not found["is_divided"]
     assert found["basis"] == "confusion"  # what is certified is no estimate of the pool
     assert [row["certified"] for row in found["rows"]] == [*cuts, None]
-    macro = _make_page_environment().get_template("classes.html.j2").module.classes  # type: ignore[attr-defined]
+    macro = _PAGES.get_template("classes.html.j2").module.classes  # type: ignore[attr-defined]
     page = str(macro({"classes": found})).replace("\N{NO-BREAK SPACE}", " ")
     assert "noise 5.0 % of 40, at most 9.0 %" in page and "50 calibration rows, some 77 needed" in page
     assert "no pool row" in page and "Each class has a cut of its own" in page
@@ -118,7 +121,7 @@ def test_there_is_no_table_without_classes_or_rows(run):
 
 def test_the_page_shows_the_table_and_escapes_names(run):
     of, record, *_ = run
-    macro = _make_page_environment().get_template("classes.html.j2").module.classes  # type: ignore[attr-defined]
+    macro = _PAGES.get_template("classes.html.j2").module.classes  # type: ignore[attr-defined]
     found = collect_class_table(of, record, "trust")
     page = str(macro({"classes": found}))
     assert "&lt;b&gt;sadness&lt;/b&gt;" in page and "<b>sadness" not in page and page.count("<tr>") == 4
@@ -134,8 +137,8 @@ OVER, UNDER = (("joy", 0.9, 0.3),), (("sadness", 0.0, 0.4), ("anger", 0.1, 0.3))
 
 def found(**fields: Any) -> dict[str, dict[str, str]]:
     given = {"distance": 0.6, "least": 0.01, "over": OVER, "under": UNDER, "is_divided": False, "is_cut": False}
-    given["basis"] = "confusion"
-    classes = ClassesChosen(**(given | {name: fields.pop(name) for name in [*fields] if name in given}))
+    given |= {"basis": "confusion", "is_of_sets": False}
+    classes = given | {name: fields.pop(name) for name in [*fields] if name in given}
     return {
         item["rule"]: item for item in reach_verdict(replace(HEALTHY, classes=classes, **fields), "runs/x").findings
     }
@@ -152,7 +155,8 @@ def test_a_collapse_names_the_classes_and_the_line_to_write() -> None:
     assert seen["collapse"]["next"] == "Divide the places among the classes: selection: {quota: auto}."
     assert "selection: {budget: {n: 2000}, quota: auto}" in found(is_cut=True)["collapse"]["next"]
     assert "the teacher gave too few rows the other labels" in found(is_divided=True)["collapse"]["next"]
-    assert not found(distance=COLLAPSE + 0.009) and found(distance=COLLAPSE + 0.02)
+    most = LIMITS["collapse"]
+    assert not found(distance=most + 0.009) and found(distance=most + 0.02)
     assert "30.0 % of the places of selection.quota; sadness" in found(basis="given")["collapse"]["finding"].replace(
         "\N{NO-BREAK SPACE}", " "
     )
@@ -160,6 +164,6 @@ def test_a_collapse_names_the_classes_and_the_line_to_write() -> None:
 
 
 def test_a_selection_of_one_class_is_told_once_with_the_quota_as_mend() -> None:
-    labels = LabelsSeen(num_labelled=5000, num_given=3, num_selected=1)
+    labels = {"num_labelled": 5000, "num_given": 3, "num_selected": 1}
     seen = found(labels=labels)
     assert set(seen) == {"one class"} and "selection: {quota: auto}" in seen["one class"]["next"]

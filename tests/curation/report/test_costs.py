@@ -9,7 +9,7 @@ from curation.metrics import Estimate
 from curation.metrics.totals import make_exact
 from curation.report import PassRecord, SpentRecord, StageSummary
 from curation.report.costs import collect_spent as of_rows
-from curation.report.costs import compare_forecast, compute_amounts, compute_money, describe_amount, get_actual_money
+from curation.report.costs import compare_forecast, compute_amounts, compute_money, describe_amount
 from curation.tables.requests import count_pass_requests
 
 PASS = {
@@ -125,4 +125,3 @@ def test_what_a_row_cost_by_hand():
     assert found["by_pass"]["test"] == {"actor_seconds": 800.0, "prompt_tokens": 300, "output_tokens": 10}
     unknown = of_rows(SimpleNamespace(stages=stages, passes=[], used={}), None, None)
     assert unknown["each"] == {} and unknown["total"]["actor_seconds"] is None
-    assert get_actual_money(None) is None and get_actual_money({"lines": [{"name": "money", "actual": 2.0}]}) == 2

@@ -1,4 +1,4 @@
-"""Counts of labels in streams against all of them at once, and the parts of the gap to ground truth."""
+"""Counts of labels, and the parts of the gap to ground truth."""
 
 from collections import Counter
 
@@ -8,44 +8,24 @@ import pytest
 from scipy.stats import entropy
 
 from curation.domains.grading import Graded
-from curation.report import diversity
-from curation.report.diversity import LabelFrequencies
+from curation.report.diversity import count_labels
 from curation.report.tested import decompose_gap
 from curation.tables.text_hashes import NO_TEXT, hash_texts
 
 
-def counted(texts: list[str], num_parts: int) -> LabelFrequencies:
-    """Each part by itself, then all parts together, as tasks do it."""
-    found = LabelFrequencies()
-    for part in np.array_split(np.array(texts, dtype=object), num_parts):
-        one = LabelFrequencies()
-        for half in np.array_split(part, 2):
-            one.add(hash_texts(pa.array(half.tolist(), pa.string())))
-        found.add(one.label_G, one.count_G, one.bits)
-    return found
+def counted(texts: list[str | None], num_rows: int) -> dict:
+    return count_labels(pa.chunked_array([pa.array(texts, pa.string())]), num_rows)
 
 
 def test_perplexity_is_exp_of_scipys_entropy():
     texts = [f"move {label}" for label in np.random.default_rng(0).geometric(0.05, 5_000)]
-    counts = Counter(texts)
-    for num_parts in (1, 7):
-        found = counted(texts, num_parts).to_json()
-        assert found["perplexity"] == pytest.approx(np.exp(entropy([*counts.values()])))
-        assert found["num_labels"] == len(counts) and found["num_rows"] == 5_000 and not found["is_bound"]
-        assert found["largest"] == max(counts.values()) / 5_000
-    assert counted(["a", "b", "c", "d"], 2).perplexity == pytest.approx(4)
-    assert LabelFrequencies().to_json()["perplexity"] is None
-
-
-def test_more_labels_than_are_counted_give_lower_bounds(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(diversity, "MOST_LABELS", 300)
-    monkeypatch.setattr(diversity, "FOLDED_BITS", 8)
-    texts = [str(number) for number in range(400)] + ["0"] * 50
-    for num_parts in (1, 3):  # in one of three no part is folded, only their sum
-        found = counted(texts, num_parts).to_json()
-        assert found["is_bound"] and found["num_rows"] == 450
-        assert 150 < found["num_labels"] <= 256 and found["perplexity"] < np.exp(entropy([51] + [1] * 399))
-    assert counted(texts[:300], 3).to_json()["num_labels"] == 300
+    counts, found = Counter(texts), counted(texts, 5_000)
+    assert found["perplexity"] == pytest.approx(np.exp(entropy([*counts.values()])))
+    assert found["num_labels"] == len(counts) and found["num_rows"] == 5_000 and not found["is_bound"]
+    assert found["largest"] == max(counts.values()) / 5_000
+    assert counted(["a", "b", "c", "d"], 4)["perplexity"] == pytest.approx(4)
+    assert counted([], 0)["perplexity"] is None
+    assert counted(texts[:300], 5_000)["is_bound"]
 
 
 def test_texts_have_one_hash_and_nulls_none_of_theirs():

@@ -9,9 +9,8 @@ from computed import collect
 from test_report import make_run
 
 from curation.metrics import compute_proportion
-from curation.report.charts import LEAST_ROWS, join_bins
+from curation.report.charts import LEAST_ROWS, draw_training_figure, join_bins
 from curation.report.html import render
-from curation.report.run_charts import draw_training_figure
 from curation.report.students import collect_trainings
 
 

@@ -14,7 +14,7 @@ from test_verdict import HEALTHY, about
 from curation.domains.mcqa import Mcqa
 from curation.refs import TableRef
 from curation.report.control import FEW_OPTIONS, measure_option_lengths
-from curation.report.evidence import LabelsSeen, OptionLengths
+from curation.report.evidence import OptionLengths
 from curation.report.verdict import CARE, STOP, reach_verdict
 
 
@@ -23,7 +23,7 @@ def findings(**fields: Any) -> dict[str, dict[str, str]]:
 
 
 def seen(num_labelled: int, num_given: int, num_selected: int) -> dict[str, Any]:
-    return {"labels": LabelsSeen(num_labelled=num_labelled, num_given=num_given, num_selected=num_selected)}
+    return {"labels": {"num_labelled": num_labelled, "num_given": num_given, "num_selected": num_selected}}
 
 
 def test_one_label_for_all_rows_is_found() -> None:

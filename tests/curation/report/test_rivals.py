@@ -15,9 +15,10 @@ from test_report import GOLD, N, changed, make_run, rows_of
 from curation.arms import FREE
 from curation.domains.grading import read_grades
 from curation.report import RunRecord
+from curation.report.headline import say
 from curation.report.html import render
-from curation.report.rivals import compare_with_signal, describe_trust, describe_winner, find_best_signal, find_rivals
-from curation.report.rows import LOWEST, UNPARSED, FunctionScores, InMemory, Judged, judge, without_constant
+from curation.report.rivals import compare_with_signal, find_best_signal, find_rivals
+from curation.report.rows import LOWEST, UNPARSED, FunctionScores, Judged, judge, without_constant
 from curation.tables import io, schemas
 
 FOUND = {
@@ -51,8 +52,8 @@ def rows(num: int = 2000, seed: int = 0, **gaps: float) -> Judged:
     )
 
 
-def graded(judged: Judged) -> InMemory:
-    return InMemory(judged=judged, selected={}, seed=0)
+def graded(judged: Judged) -> Judged:
+    return judged
 
 
 def test_held_out_rows_have_an_honest_score_and_ask_each_question_once() -> None:
@@ -178,20 +179,21 @@ def test_the_best_signal_is_chosen_on_held_out_rows_and_not_on_the_pool() -> Non
     ],
 )
 def test_a_sentence_says_which_function_trust_is(kind: str, choice: dict[str, Any] | None, words: str) -> None:
-    assert describe_trust(kind, choice) == words
+    assert say("trust", kind, choice) == [words]
 
 
 def test_a_sentence_says_who_won() -> None:
-    won = describe_winner("trust", "pool", 4000, FOUND)
+    (won,) = say("winner", "trust", "pool", 4000, FOUND)
     assert won.startswith(
         "On 4,000 parsed rows of the pool trust ranks better than the best free signal, margin (trust"
     )
     assert "AUC +0.030 [+0.010, +0.050], purity of the first 400 +10.0 points [+5.0, +15.0]" in won
-    lost = describe_winner("trust", "validation", 900, FOUND | {"auc": {"value": -0.03, "low": -0.05, "high": -0.01}})
+    behind = {"value": -0.03, "low": -0.05, "high": -0.01}
+    (lost,) = say("winner", "trust", "validation", 900, FOUND | {"auc": behind})
     assert "On 900 parsed held-out rows of the source the free signal margin ranks better than trust" in lost
-    open_ = describe_winner("trust", "pool", 900, FOUND | {"auc": {"value": 0.0, "low": -0.05, "high": 0.01}})
+    (open_,) = say("winner", "trust", "pool", 900, FOUND | {"auc": {"value": 0.0, "low": -0.05, "high": 0.01}})
     assert "neither trust nor the best free signal, margin, is shown to rank better" in open_
-    assert "ranks better than the best" in describe_winner("trust", "pool", 900, FOUND | {"auc": None})
+    assert "ranks better than the best" in say("winner", "trust", "pool", 900, FOUND | {"auc": None})[0]
 
 
 @pytest.mark.long

@@ -14,9 +14,9 @@ from test_verdict import HEALTHY
 
 from curation.domains.class_counts import make_held_mask
 from curation.domains.classification import Classification
-from curation.report.class_table import COLLAPSE, as_evidence, collect_class_table
-from curation.report.html import _make_page_environment
-from curation.report.verdict import reach_verdict
+from curation.report.class_table import as_evidence, collect_class_table
+from curation.report.html import _PAGES
+from curation.report.verdict import LIMITS, reach_verdict
 from curation.tables import schemas
 
 NAMES = ("card", "<b>fee</b>", "app")
@@ -90,7 +90,7 @@ def test_no_set_needs_more_other_rows_than_the_greatest_gap_says(run):
     found = collect_class_table(of, record, "trust")
     counts = np.array([row["given"] for row in found["rows"]]) / len(same)
     assert [row["share"] for row in found["rows"]] == pytest.approx(counts)
-    assert found["distance"] <= 0.25 < COLLAPSE
+    assert found["distance"] <= 0.25 < LIMITS["collapse"]
 
 
 def test_a_label_that_is_no_set_of_the_classes_holds_none():
@@ -114,7 +114,7 @@ def test_without_grades_and_with_few_labelled_rows_the_counts_stand(run):
 
 def test_the_page_shows_the_table_and_escapes_names(run):
     of, record, *_ = run
-    macro = _make_page_environment().get_template("classes.html.j2").module.classes  # type: ignore[attr-defined]
+    macro = _PAGES.get_template("classes.html.j2").module.classes  # type: ignore[attr-defined]
     found = collect_class_table(of, record, "trust")
     page = str(macro({"classes": found}))
     assert "&lt;b&gt;fee&lt;/b&gt;" in page and "<b>fee" not in page and page.count("<tr>") == 5
@@ -127,11 +127,11 @@ def test_the_page_shows_the_table_and_escapes_names(run):
 def test_a_collapse_of_sets_is_found_by_one_class(run):
     of, record, *_ = run
     evidence = as_evidence(collect_class_table(of, record, "trust"))
-    assert evidence is not None and evidence.is_of_sets and evidence.over[0][0] == "-"
+    assert evidence is not None and evidence["is_of_sets"] and evidence["over"][0][0] == "-"
     shown = replace(HEALTHY, classes=evidence, num_selected=N)
     (item,) = reach_verdict(shown, "runs/x").findings
     assert item["rule"] == "collapse"
     assert "of its rows would have to be of other sets of classes, at the least (- has" in item["finding"]
     assert item["next"] == "Divide the places among the classes: selection: {quota: auto}."
-    divided = replace(shown, classes=replace(evidence, is_divided=True))
+    divided = replace(shown, classes={**evidence, "is_divided": True})
     assert "by the rarest class of each set, and this is left" in reach_verdict(divided, "runs/x").findings[0]["next"]

@@ -18,26 +18,23 @@ from benchmarks import verdicts
 from curation.commands.tables import describe_verdict
 from curation.domains.unseen_labels import UnseenLabels
 from curation.metrics import Estimate, compute_finite_share, compute_proportion
+from curation.metrics.estimates import compute_difference
 from curation.metrics.foreign import Foreign
 from curation.report import RunRecord
 from curation.report.evidence import (
     CONFIDENCE,
     Evidence,
-    GoldStudent,
     PredictedPurity,
     Quality,
-    Repeats,
     ReviewedPurity,
     compute_brier_excess,
-    compute_difference,
     foresee_purity,
-    measure_quality,
 )
 from curation.report.html import render
 from curation.report.near_copies import NearCopies
 from curation.report.record import PossibleGroups, ReviewRecord
 from curation.report.rivals import Rival
-from curation.report.rows import FunctionScores, InMemory, Judged
+from curation.report.rows import FunctionScores, Judged
 from curation.report.samples import collect_samples
 from curation.report.verdict import CARE, RULES, STOP, USE, find_gravest, find_reviewed_purity, reach_verdict
 from curation.stages.shift import describe_foreign
@@ -102,7 +99,8 @@ def test_a_healthy_run_is_to_be_used_with_and_without_an_audit_set() -> None:
 
 @pytest.mark.parametrize(("low", "level"), [(-0.012, CARE), (0.0, CARE), (0.001, USE)])
 def test_students_that_learned_nothing_are_a_finding(low: float, level: str) -> None:
-    gold = GoldStudent(gain=about(0.004, low, 0.02), rows=200, epochs=1, steps=2, learning_rate=1e-4)
+    gold = {"rows": 200, "epochs": 1, "steps": 2, "learning_rate": 1e-4}
+    gold["gain"] = {"difference": 0.004, "low": low, "high": 0.02, "n": 1000}
     found = reach_verdict(replace(HEALTHY, gold_student=gold), "d")
     assert found.level == level
     if level == CARE:
@@ -262,7 +260,7 @@ BEATEN = (
             "not shown to be purer than the pool (84.0\u00a0% of the selected labels are right, 83.0\u00a0% of all",
         ),
         (
-            replace(HEALTHY, repeats=Repeats(num_rows=1000, num_questions=690)),
+            replace(HEALTHY, repeats={"num_rows": 1000, "num_questions": 690}),
             "repeats",
             CARE,
             "31.0\u00a0% of the labelled rows repeat a question: 1,000 rows ask only 690 different ones",
@@ -343,7 +341,7 @@ def test_what_does_no_harm_is_no_finding() -> None:
 
 def test_a_signal_that_is_not_shown_to_be_better_and_a_few_copies_are_no_finding() -> None:
     assert reach_verdict(replace(HEALTHY, rivals=NONE_BETTER), "d").level == USE
-    assert reach_verdict(replace(HEALTHY, repeats=Repeats(num_rows=1000, num_questions=800)), "d").level == USE
+    assert reach_verdict(replace(HEALTHY, repeats={"num_rows": 1000, "num_questions": 800}), "d").level == USE
     wide = PredictedPurity(
         purity=about(0.45, 0.4, 0.49), drop=about(0.0, -0.1, 0.1)
     )  # the interval that decides has 99 %
@@ -472,45 +470,6 @@ def test_the_intervals_that_decide_have_their_level() -> None:
         found = compute_difference(one, other)
         wide += not found.low <= 0.1 <= found.high
     assert wide <= 30
-
-
-def test_rows_that_stand_for_many_count_as_many() -> None:
-    rng = np.random.default_rng(2)
-    raw, weight, right = rng.normal(size=60), rng.integers(1, 9, 60), rng.random(60) < 0.6
-    trust = 1 / (1 + np.exp(-raw))
-
-    def judged(times: np.ndarray | None) -> Judged:
-        each = np.repeat(np.arange(60), weight) if times is None else np.arange(60)
-        score = FunctionScores(raw_N=raw[each], trust_N=trust[each])
-        parsed = np.ones(len(each), dtype=bool)
-        return Judged(
-            row_ids_N=np.arange(len(each)),
-            correct_N=right[each],
-            parsed_N=parsed,
-            scores={"trust": score},
-            weight_N=times,
-        )
-
-    class View:
-        def __init__(self, rows: Judged) -> None:
-            self.rows, self.held = rows, InMemory(judged=judged(None), selected={}, seed=0).parsed
-
-        def __len__(self) -> int:
-            return len(self.rows)
-
-        def of(self, function: str) -> Judged:
-            return self.rows
-
-        def by_score(self, function: str) -> np.ndarray:
-            return self.held.by_score(function)
-
-    held, counted = (measure_quality(View(judged(times)), "trust", 50, 0.6) for times in (None, weight))
-    assert held is not None and counted is not None
-    for name in ("rows", "rarer", "share_right", "top", "believed"):
-        assert getattr(held, name) == getattr(counted, name)
-    assert counted.top_trust == pytest.approx(held.top_trust)
-    assert counted.brier_excess.low == pytest.approx(held.brier_excess.low)
-    assert counted.auc.value == pytest.approx(held.auc.value)
 
 
 def test_false_alarms_and_misses_of_a_few_simulated_runs() -> None:

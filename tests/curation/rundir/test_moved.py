@@ -13,9 +13,8 @@ from object_store import object_store
 
 from benchmarks.fuzz.sealed_run import LABEL_KEY, NUM_FRAGMENTS, break_off, outputs, run, started
 from curation.cli import main
-from curation.commands.verify.check import verify
+from curation.commands.verify import verify
 from curation.errors import RunDirError
-from curation.refs import TrustRef
 from curation.rundir.manifest import Manifest
 from curation.storage import lease
 from curation.storage.inside import from_record, run_around, to_record
@@ -126,13 +125,13 @@ def test_the_run_around_a_path(made: Path, tmp_path: Path) -> None:
 def test_a_fit_has_the_same_digest_in_every_copy(tmp_path: Path) -> None:
     import torch
 
-    ref = saved.save(tmp_path / "net", TrustRef, {"w": torch.zeros(17 << 20)}, {"kind": "large"})  # above 64 MiB
+    ref = saved.save(tmp_path / "net", {"w": torch.zeros(17 << 20)}, {"kind": "large"})  # above 64 MiB
     shutil.copytree(tmp_path / "net", tmp_path / "copy", copy_function=shutil.copyfile)  # with other times, as cp -r
-    assert saved.pin(tmp_path / "copy", TrustRef).digest == ref.digest
+    assert saved.pin(tmp_path / "copy").digest == ref.digest
     with (tmp_path / "copy" / saved.WEIGHTS).open("r+b") as file:
         file.seek(-4, 2)
         file.write(b"\1\2\3\4")
-    assert saved.pin(tmp_path / "copy", TrustRef).digest != ref.digest
+    assert saved.pin(tmp_path / "copy").digest != ref.digest
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ import pytest
 from object_store import object_store
 
 from benchmarks.fuzz.sealed_run import NUM_FRAGMENTS, outputs, run, stages, started
-from curation.commands.verify.check import verify
+from curation.commands.verify import verify
 from curation.errors import RunDirError, TableError, describe_lance_error
 from curation.refs import TableRef
 from curation.rundir.graph import find_dependents

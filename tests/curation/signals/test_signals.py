@@ -18,11 +18,9 @@ from curation.hashing import derive
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef
 from curation.signals import SIGNALS, Answer, Weak, get_signal, label_request
-from curation.signals.agreement import SelfConsistency
 from curation.signals.measure import Row, measure
+from curation.signals.methods import VERDICT_QUESTION, VERDICTS, SelfConsistency
 from curation.signals.verbalized import QUESTION
-from curation.signals.verifier import QUESTION as VERDICT_QUESTION
-from curation.signals.verifier import VERDICTS
 from curation.teachers import Teacher, load_teacher
 
 GREEDY = DecodingConfig(max_tokens=6)

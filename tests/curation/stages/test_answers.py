@@ -62,17 +62,16 @@ def labels(directory: Path, name: str, of: list[dict[str, Any]]) -> TableRef:
     )
 
 
-def entry(of: TableRef, folder: Place = Path("kept"), revision: int = 1, **changes: Any) -> answers.AnswersPlace:
+def entry(of: TableRef, folder: Place = Path("kept"), revision: int = 1, **changes: Any) -> answers.Entry:
     """The entry of a job that asks about a table."""
     asked = {"domain": MCQA, "teacher": AskConfig(**AskConfig.BARE), "model": MODEL, "decoding": DecodingConfig()}
     told = {"labels_uri": "", "seed": 0, "telemetry": Telemetry(run="", stage="")}
     job = LabelJob(examples=of, **{**asked, **told, **changes})
-    return answers.find_answers_entry(job, folder, revision=revision)
+    return answers.make_entry(job, folder, revision=revision)
 
 
-def test_questions_are_what_the_model_reads_in_whatever_order_they_stand(local_ray, tmp_path):
+def test_questions_are_rows_in_whatever_order_they_stand(tmp_path):
     asked = entry(examples(tmp_path, "one", rows()))
-    assert asked.row_ids_N.tolist() == [7 * number for number in range(30)]
     assert entry(examples(tmp_path, "reversed", rows()[::-1])).path == asked.path
     regraded = [row | {"gold": "A"} for row in rows()]
     assert entry(examples(tmp_path, "gold", regraded)).path == asked.path
@@ -88,7 +87,7 @@ def test_questions_are_what_the_model_reads_in_whatever_order_they_stand(local_r
     assert len(found) == 6 and asked.path not in found
 
 
-def test_an_entrys_name_follows_all_that_answers_depend_on(local_ray, tmp_path, monkeypatch):
+def test_an_entrys_name_follows_all_that_answers_depend_on(tmp_path, monkeypatch):
     ref, drawn = examples(tmp_path, "one", rows(3)), DecodingConfig(temperature=1)
     ask = AskConfig(**AskConfig.BARE)
     asked = entry(ref)
@@ -119,16 +118,15 @@ def folder(request, tmp_path) -> Any:
         yield to_place(server.url("kept"))
 
 
-def test_an_entry_is_found_by_its_own_key_alone(local_ray, tmp_path, folder: Place):
-    asked = entry(examples(tmp_path, "one", rows()), folder)
+def test_an_entry_is_found_by_its_own_key_alone(tmp_path, folder: Place):
+    ref = examples(tmp_path, "one", rows())
+    asked, given = entry(ref, folder), labels(tmp_path, "labels", rows())
     assert answers.find(asked) is None
-    assert answers.keep(asked, labels(tmp_path, "labels", rows()), "runs/first")
+    assert answers.keep(asked, given, ref, "runs/first")
     found = answers.find(asked)
-    assert found is not None and found.run == "runs/first"
-    assert found.table["row_id"].to_pylist() == asked.row_ids_N.tolist()
-    assert found.table["error"].null_count == 30 and "label" not in found.table.schema.names
+    assert found is not None and found.run == "runs/first" and found.labels.equals(io.read(given))
     assert answers.find(asked._replace(key={**asked.key, "seed": 1})) is None
-    assert answers.find(asked._replace(row_ids_N=asked.row_ids_N[1:])) is None
+    assert answers.find(asked._replace(schema=asked.schema.remove(1))) is None
 
     content = asked.path.read_bytes()
     flipped = bytearray(content)
@@ -136,7 +134,7 @@ def test_an_entry_is_found_by_its_own_key_alone(local_ray, tmp_path, folder: Pla
     for damaged in (content[:-7], b"", b"PAR1", bytes(flipped), content[:100] * 9):
         put(asked.path, damaged)
         assert answers.find(asked) is None
-    assert answers.keep(asked, labels(tmp_path, "labels", rows()), "runs/second")
+    assert answers.keep(asked, given, ref, "runs/second")
     assert answers.find(asked).run == "runs/second"
 
 
@@ -147,26 +145,28 @@ def put(path: Place, content: bytes) -> None:
         path.put(content)
 
 
-def test_answers_with_a_failed_row_are_not_kept(local_ray, tmp_path):
-    asked = entry(examples(tmp_path, "one", rows()), tmp_path)
+def test_answers_with_a_failed_row_are_not_kept(tmp_path):
+    ref = examples(tmp_path, "one", rows())
+    asked = entry(ref, tmp_path)
     table = io.read(labels(tmp_path, "labels", rows())).to_pylist()
     table[3] |= dict.fromkeys(("completion", "label"), None) | {"error": "poison: died"}
     failed = io.write(
         pa.Table.from_pylist(table, schema=schemas.make_labels_schema((), "float16", 0)), str(tmp_path / "failed")
     )
-    assert not answers.keep(asked, failed, "runs/first")
+    assert not answers.keep(asked, failed, ref, "runs/first")
     assert not asked.path.exists()
 
 
-def test_writers_at_once_leave_a_whole_entry(local_ray, tmp_path):
-    asked, ref = entry(examples(tmp_path, "one", rows()), tmp_path), labels(tmp_path, "labels", rows())
-    assert answers.keep(asked, ref, "runs/0")
+def test_writers_at_once_leave_a_whole_entry(tmp_path):
+    ref, given = examples(tmp_path, "one", rows()), labels(tmp_path, "labels", rows())
+    asked = entry(ref, tmp_path)
+    assert answers.keep(asked, given, ref, "runs/0")
     failed: list[BaseException] = []
 
     def write(number: int) -> None:
         try:
             for _ in range(10):
-                assert answers.keep(asked, ref, f"runs/{number}")
+                assert answers.keep(asked, given, ref, f"runs/{number}")
         except BaseException as error:
             failed.append(error)
 

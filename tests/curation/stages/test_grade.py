@@ -17,7 +17,7 @@ from curation.errors import ConfigError, RowError
 from curation.refs import TableRef
 from curation.stages import grade as stage
 from curation.stages.grade import grade
-from curation.stages.signal import overrule
+from curation.stages.signal import apply_verdicts
 from curation.tables import io, schemas
 
 CHESS = DomainConfig(name="chess")
@@ -153,7 +153,7 @@ def test_a_verdict_overrules_what_was_wrong_and_nothing_else(tmp_path: Path) -> 
     grades = io.write(pa.table(columns, schema=schemas.GRADES), str(tmp_path / "grades.lance"))
     verdicts = {"row_id": [5, 4, 2, 3, 9], "value": [0.0, None, 1.0, 0.0, 1.0], "error": [None] * 5}
     found = io.write(pa.table(verdicts, schema=schemas.SIGNAL), str(tmp_path / "verdicts.lance"))
-    judged = io.read(overrule(grades, found, str(tmp_path / "judged.lance")))
+    judged = io.read(apply_verdicts(grades, found, str(tmp_path / "judged.lance")))
     assert judged.schema.equals(schemas.GRADES)
     assert judged["correct"].to_pylist() == [True, True, False, False, True]
     assert judged["judged"].to_pylist() == [False, True, False, False, False]
@@ -254,6 +254,6 @@ def test_grades_have_the_clusters_of_the_rows_and_a_judge_keeps_them(tmp_path: P
     assert graded.cluster_N.tolist() == [graded.question_N[0], -5, 7, 7], "a row without a group is one of its own"
     assert graded.unit_N is graded.cluster_N
     verdicts = pa.table({"row_id": [10], "value": [1.0], "error": pa.nulls(1, pa.string())})
-    judged = read_grades(overrule(ref, save(tmp_path, "verdicts", verdicts), str(tmp_path / "judged.lance")))
+    judged = read_grades(apply_verdicts(ref, save(tmp_path, "verdicts", verdicts), str(tmp_path / "judged.lance")))
     np.testing.assert_array_equal(judged.cluster_N, graded.cluster_N)
     assert judged.correct_N.tolist() == [True, True, True, True]

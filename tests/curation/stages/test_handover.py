@@ -11,13 +11,12 @@ import pyarrow as pa
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from curation.config import RiskConfig, TrustConfig
+from curation.config import TrustConfig
 from curation.config.run import StopConfig
 from curation.errors import SourceError
 from curation.metrics import Estimate
 from curation.metrics.shift import compare_samples
 from curation.refs import TableRef
-from curation.selection.risk import calibrate
 from curation.stages.handover import GoOn, HoldOut, Signs, find_stop_reasons
 from curation.stages.label import RowShare
 from curation.tables import io, schemas
@@ -101,26 +100,16 @@ def test_signs_are_those_of_the_validation_rows_and_the_share_of_the_pool(tmp_pa
         "shift": {"source": NONE_SHOWN | {"num_pool": 1}, "calibration": NONE_SHOWN | {"num_pool": 2}},
     }
 
-    def read_signs(budget_risk: dict | None, risk: RiskConfig | None) -> Signs:
-        budget = {"n": 60, "risk": budget_risk}
-        return GoOn(**arguments, budget=budget, stop=StopConfig(risk=risk)).read_signs()
+    def read_signs(budget_risk: dict | None) -> Signs:
+        return GoOn(**arguments, budget={"n": 60, "risk": budget_risk}, stop=StopConfig()).read_signs()
 
-    signs = read_signs({"alpha": 0.1}, None)
+    signs = read_signs({"alpha": 0.1})
     held_N = assign_parts(ids_N, trust, seed) == VALIDATION
     seen_N = held_N & parsed_N
     assert signs.function == "internal_confidence" and signs.auc.n == seen_N.sum() > 100
     assert signs.auc.value == pytest.approx(roc_auc_score(correct_N[seen_N], raw_N[seen_N]), abs=1e-12)
     assert signs.certified == 60 / 3000 and (signs.compared, signs.shift["num_pool"]) == ("calibration", 2)
-    assert read_signs(None, None).certified is None
-    # Certified on validation rows: as a calibration on arrays of them says, unparsed rows below all others.
-    risk = RiskConfig(alpha=0.3)
-    found = read_signs(None, risk)
-    low_N = np.where(parsed_N, raw_N, -np.inf)
-    candidates_N = np.where(pool_parsed_N, pool_raw_N, -np.inf).astype(np.float32)
-    cut = calibrate(low_N[held_N], correct_N[held_N], candidates_N, alpha=0.3, delta=0.1).threshold
-    assert cut is not None and found.certified == pytest.approx((candidates_N >= cut).sum() / 3000) and found.certified
-    strict = RiskConfig(alpha=1e-4)
-    assert read_signs(None, strict).certified == 0
+    assert read_signs(None).certified is None
 
 
 def test_rows_that_trained_a_student_are_refused_where_the_trust_in_it_is_measured(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Scores of a pool that are read in streams: the same cut in this process, in Ray tasks, and of all rows at once."""
 
-import json
 from dataclasses import replace
 
 import lance
@@ -11,7 +10,7 @@ import pytest
 from curation.errors import BudgetError, SourceError
 from curation.extras.caps.division import LabelKeys
 from curation.refs import ListDigest, TableRef, fingerprint
-from curation.report import pool_grid
+from curation.report.rows import judge
 from curation.selection.capped import count_before
 from curation.selection.order import Sorted
 from curation.selection.top_n import TopN
@@ -56,7 +55,7 @@ def test_streams_tasks_and_all_rows_at_once_cut_alike(
     groups, label_of = Groups(LabelKeys(by="label", pool=labels).reader, 7), labels_by_id(labels)
     left = count_before(np.array([label_of[row_id] for row_id in wanted[num].row_ids_n.tolist()])) < 7
     third_N = np.arange(len(candidates.row_ids_N)) % 3 == 0
-    counted = pool_grid_counts(labels)
+    counted = judged_rows(labels)
     for size in (scans.ROWS_IN_PROCESS, 1000):  # in this process, and in a task for every two fragments
         monkeypatch.setattr(scans, "ROWS_IN_PROCESS", size)
         monkeypatch.setattr(scans, "ROWS_A_TASK", size)
@@ -67,7 +66,6 @@ def test_streams_tasks_and_all_rows_at_once_cut_alike(
         assert np.array_equal(capped.row_ids_n, wanted[num].row_ids_n[left][:200]) and capped.num_scored == num
         again = scores.candidates()
         assert np.array_equal(again.row_ids_N, candidates.row_ids_N)
-        assert np.array_equal(scores.raw(), candidates.raw_score_N, equal_nan=True)
         ordered, held = scores.ordered(), Sorted(candidates.raw_score_N)
         assert (ordered.num_rows, ordered.num_scored, scores.num_scored) == (held.num_rows, num, num)
         assert ordered.at_ranks(np.arange(1, num + 1)).tolist() == held.at_ranks(np.arange(1, num + 1)).tolist()
@@ -76,11 +74,11 @@ def test_streams_tasks_and_all_rows_at_once_cut_alike(
         assert np.array_equal(some.top(50, 5).row_ids_n, less.row_ids_n)
         trust_N = scores.trust_of_all()
         assert scores.num_trusted(0.5) == int((trust_N >= 0.5).sum()) > 0
-        assert np.array_equal(np.isnan(trust_N) | np.isnan(scores.raw()), np.isnan(scores.raw()))
+        assert np.array_equal(np.isnan(trust_N) | np.isnan(candidates.raw_score_N), np.isnan(candidates.raw_score_N))
         with pytest.raises(BudgetError, match=f"n = {num + 1:,} is more than the {num:,} of {scores.num_rows:,} pool"):
             scores.top(num + 1, 5)
-        for one, other in zip(pool_grid_counts(labels), counted, strict=True):
-            np.testing.assert_allclose(one, other)
+        for one, other in zip(judged_rows(labels), counted, strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 def labels_by_id(labels: TableRef) -> dict[int, str]:
@@ -88,22 +86,16 @@ def labels_by_id(labels: TableRef) -> dict[int, str]:
     return dict(zip(table["row_id"].to_pylist(), table["label"].to_pylist(), strict=True))
 
 
-def pool_grid_counts(labels: TableRef) -> list[np.ndarray]:
-    """All that a pass over the graded pool counts; every second row is right."""
+def judged_rows(labels: TableRef) -> list[np.ndarray]:
+    """The ids, scores and grades of about half of the labelled rows; every second row is right."""
     ids = np.sort(io.read(labels, ["row_id"], "error IS NULL")["row_id"].to_numpy())
     columns = {"row_id": ids, "correct": ids % 2 == 0, "judged": ids < 0}
     columns |= {"problem": pa.nulls(len(ids), pa.string()), "question": ids}
     grades = io.write(pa.table(columns, schema=schemas.GRADES), labels.uri.replace("labels", "grades"))
-    selected = pa.table({"row_id": ids[:50], "is_parsed": np.ones(50, dtype=np.bool_)})
-    pool = pool_grid.place_on_grid(
-        labels, grades, ["trust", "reward"], {"trust": selected}, arms=[], num_pool=len(ids), seed=0
-    )
-    assert pool.functions == ["trust"] and len(pool) == len(ids) and pool.share_right.value == (ids % 2 == 0).mean()
-    found = pool.among_selected("trust")
-    assert (found.n, found.value) == (50, (ids[:50] % 2 == 0).mean())
-    counts = pool.counts
-    above = pool.above("trust", np.array([-1.0, 0.0, 2.0]), ids[:10])
-    return [counts.rows_22, counts.cells["trust"], counts.trust["trust"], pool.sample.row_ids_N, above]
+    rows = judge(labels, grades, ["trust", "reward"], share=0.5, seed=1)
+    assert list(rows.scores) == ["trust"] and 0.4 * len(ids) < len(rows) < 0.6 * len(ids)
+    assert np.array_equal(rows.correct_N, rows.row_ids_N % 2 == 0)
+    return [rows.row_ids_N, rows.correct_N, rows.parsed_N, rows.scores["trust"].raw_N, rows.scores["trust"].trust_N]
 
 
 def test_what_the_labels_lack_is_said(labels: TableRef) -> None:
@@ -117,7 +109,7 @@ def test_the_digest_of_a_list_needs_no_list() -> None:
     digest = ListDigest()
     assert digest.hexdigest == fingerprint([])
     for item in items:
-        digest.extend_texts([json.dumps(item, sort_keys=True, separators=(",", ":"))])
+        digest.extend([item])
     assert digest.hexdigest == fingerprint(items) and digest.num_items == 2
 
 

@@ -1,4 +1,4 @@
-"""A model reads answers that are there: its chunk with scores, or a projection, in place of the states."""
+"""A model reads answers that are there: its chunk with scores in place of the states."""
 
 import string
 from dataclasses import replace
@@ -10,12 +10,12 @@ import pytest
 import torch
 from tiny_shape import LONG
 
-from curation.config import AskConfig, DecodingConfig, DomainConfig, TrustConfig
+from curation.config import AskConfig, DecodingConfig, DomainConfig
 from curation.models import create
 from curation.passes.job import Models
-from curation.refs import ModelRef, TableRef
+from curation.refs import ModelRef
 from curation.stages.read import ReadJob
-from curation.stages.reduce import Projected, ScoredOnly, fit_pca
+from curation.stages.reduce import ScoredOnly
 from curation.tables import commits, io, schemas
 from curation.trust.linear_probe import LinearProbe
 
@@ -71,7 +71,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> ReadJob:
 
 
 @pytest.mark.long
-def test_scores_and_projections_are_those_of_stored_states(job: ReadJob, tmp_path: Path) -> None:
+def test_scores_are_those_of_stored_states(job: ReadJob, tmp_path: Path) -> None:
     models = Models()
     stored = written(job, models, tmp_path / "stored")
     assert stored.num_rows == NUM_ROWS and stored["state_output_mean"].null_count == 1
@@ -89,12 +89,3 @@ def test_scores_and_projections_are_those_of_stored_states(job: ReadJob, tmp_pat
     np.testing.assert_allclose(scored["trust_raw"].to_numpy(), probe.raw_score(batch), rtol=1e-6)
     shared = [name for name in stored.column_names if not schemas.is_state(name)]
     assert scored.select(shared).equals(stored.select(shared)), "the server's answers stay as they are"
-
-    at = io.find_latest(str(tmp_path / "stored" / "labels.lance"))
-    projection = fit_pca(
-        TableRef(uri=at.uri, version=at.version), TrustConfig(states=STATES), size=2, seed=0, output=tmp_path / "pca"
-    )
-    projected = written(replace(job, reduction=Projected(projection=projection)), models, tmp_path / "projected")
-    assert [name for name in projected.column_names if schemas.is_state(name)] == ["state_pca"]
-    found = np.array([row or [np.nan] * 2 for row in projected["state_pca"].to_pylist()])
-    assert np.isnan(found[0]).all() and np.isfinite(found[1:]).all() and found[1:].std(axis=0).min() > 0

@@ -1,4 +1,4 @@
-"""What the labelling actors make of states that are not stored: the scores and projections of stored ones."""
+"""What the labelling actors make of states that are not stored: the scores of stored ones."""
 
 import math
 from dataclasses import replace
@@ -9,13 +9,13 @@ import pytest
 import torch
 from lance import write_dataset
 
-from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ScriptedConfig, TeacherConfig, TrustConfig
+from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ScriptedConfig, TeacherConfig
 from curation.domains import get_domain
 from curation.metrics.shift import MAX_ROWS, mark_sampled
 from curation.refs import TableRef
 from curation.stages.label import RowShare, label
 from curation.stages.label_chunks import LabelJob
-from curation.stages.reduce import Projected, ScoredOnly, add_projection, fit_pca
+from curation.stages.reduce import ScoredOnly
 from curation.stages.score import compute_score_columns, score
 from curation.stages.shift import compare
 from curation.tables import io, schemas
@@ -157,7 +157,7 @@ def labelled(examples, directory, reduction=None, **script) -> tuple[LabelJob, T
 
 
 @pytest.mark.whole_run
-def test_labelling_with_scores_and_projections_and_an_actor_that_dies(local_ray, examples, tmp_path):
+def test_labelling_with_scores_and_an_actor_that_dies(local_ray, examples, tmp_path):
     _, stored = labelled(examples, tmp_path / "stored")
     fitted = trust_functions(tmp_path, STATES)
     by_id = rows_of(score(stored, fitted, {}))
@@ -186,17 +186,6 @@ def test_labelling_with_scores_and_projections_and_an_actor_that_dies(local_ray,
     again = label(other, state_size=SIZE, share=RowShare(), commit_seconds=0.2).table
     assert rows_of(again).keys() == rows.keys()
     assert (tmp_path / "fused" / "log").read_text() == before
-
-    trust = TrustConfig(states=STATES)
-    projection = fit_pca(stored, trust, size=2, seed=0, output=tmp_path / "pca")
-    with_pca = rows_of(add_projection(stored, projection))
-    _, projected = labelled(examples, tmp_path / "projected", Projected(projection=projection))
-    schema = io.open_table(projected).schema
-    assert [name for name in schema.names if schemas.is_state(name)] == ["state_pca"]
-    assert schema.field("state_pca").type == pa.list_(pa.float16(), 2)
-    assert {key: row["state_pca"] for key, row in rows_of(projected).items()} == {
-        key: row["state_pca"] for key, row in with_pca.items()
-    }
 
 
 def rows_of(ref: TableRef) -> dict:

@@ -6,7 +6,6 @@ import chess
 import lance
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from curation.arms import ARMS as ALL_ARMS
@@ -285,9 +284,8 @@ def test_exports_hold_the_table_ready_for_training(selected: dict[str, Selection
     selection = selected[arm]
     table = lance.dataset(selection.table.uri, version=selection.table.version).to_table()
     assert table.schema.names == schemas.SELECTION.names and table.schema.types == schemas.SELECTION.types
-    assert pq.read_table(selection.parquet).equals(table)
-    lines = [json.loads(line) for line in Path(selection.jsonl).read_text().splitlines()]
-    assert lines == table.to_pylist() and len(lines) == N
+    lines = table.to_pylist()
+    assert len(lines) == N
     assert all(isinstance(line[key], str) for line in lines for key in ("prompt", "completion"))
     assert not any("error" in line or "gold" in line for line in lines)
 
@@ -400,10 +398,9 @@ def test_a_rule_of_a_gold_arm_chooses_among_rows_with_gold_and_is_no_plain_draw(
 
 
 def test_files_of_an_arm_have_its_whole_name_with_dots(tmp_path: Path):
-    written = write_rows([schemas.SELECTION.empty_table()], to_place(tmp_path) / "mine.arms:OWN")
-    assert [Path(name).name for name in (written.parquet, written.jsonl, written.table.uri)] == [
-        f"mine.arms:OWN.{end}" for end in ("parquet", "jsonl", "lance")
-    ]
+    target = to_place(tmp_path) / "mine.arms:OWN.lance"
+    written = write_rows([schemas.SELECTION.empty_table()], schemas.SELECTION, target, ("completion", "row_id"))
+    assert Path(written.table.uri).name == "mine.arms:OWN.lance"
 
 
 def test_gold_of_the_trusted_rows_is_the_trusted_selection_with_other_answers(made: Made, tmp_path: Path):
@@ -443,8 +440,7 @@ def test_risk_without_a_certified_threshold_selects_nothing_at_all(made: Made, t
     assert found.risk is not None and found.risk["guarantee"].startswith("none")
     for item in selections:
         assert item.num_rows == 0 and item.threshold is None and rows_of(item) == []
-        assert pq.read_table(item.parquet).schema.names == schemas.SELECTION.names
-        assert Path(item.jsonl).read_text() == ""
+        assert lance.dataset(item.table.uri).schema.names == schemas.SELECTION.names
 
 
 @pytest.mark.parametrize("arm", ["verbalized_confidence", "reward", "icl_confidence"])
@@ -488,9 +484,6 @@ def test_an_arm_whose_signal_nobody_could_read_drops_out_alone(made: Made, tmp_p
     assert {arm: item.digest for arm, item in after.items()} == {arm: item.digest for arm, item in before.items()}
     assert select_measurable(replace(made.job, selection=budget(made, arms, n=N)))[1] == {}
 
-    required = job.selection.model_copy(update={"required": ("verbalized_confidence",)})
-    with pytest.raises(RunFailedError, match=r"arm verbalized_confidence .*selection.required names it"):
-        select_measurable(replace(job, selection=required))
     reference = budget(made, ("naive",), threshold=0.5, reference="verbalized_confidence")
     with pytest.raises(RunFailedError, match=r"selection.budget.reference names it"):
         select_measurable(replace(job, selection=reference))
@@ -556,12 +549,11 @@ def test_without_an_audit_set_the_other_arms_select_as_before(
 
 
 def test_what_a_run_that_was_cut_off_left_is_replaced(made: Made, tmp_path: Path):
-    (tmp_path / "naive.jsonl").write_text("half a li")
-    (tmp_path / "naive.parquet").write_bytes(b"PAR1")
+    (tmp_path / "naive.lance" / "data").mkdir(parents=True)
+    (tmp_path / "naive.lance" / "data" / "half.lance").write_bytes(b"half a fi")
     small = budget(made, ("naive",), n=3)
     first, second = (run(made, tmp_path, selection=small)["naive"] for _ in range(2))
     assert first.digest == second.digest and rows_of(first) == rows_of(second) and len(rows_of(second)) == 3
-    assert len(Path(second.jsonl).read_text().splitlines()) == 3 == pq.read_table(second.parquet).num_rows
 
 
 def test_adaptation_rows_are_all_healthy_rows_with_their_gold(tmp_path: Path):
@@ -584,4 +576,3 @@ def test_adaptation_rows_are_all_healthy_rows_with_their_gold(tmp_path: Path):
         gold = (GOLD, OTHER)[index % 2]
         assert (row["prompt"], row["completion"]) == (Chess().prompt({"fen": fens[index]}), f" {gold}")
         assert (row["label"], row["label_source"], row["arm"]) == (gold, "gold", "adapt")
-    assert pq.read_table(tmp_path / "out" / "adapt.parquet").equals(table)

@@ -10,7 +10,8 @@ import pytest
 from small_disk import small_disk
 
 from curation.storage.files import append_lines
-from curation.teachers.endpoint_answers import ServedAnswer, Usage
+from curation.teachers.completions import AnsweredRow
+from curation.teachers.endpoint_answers import Usage
 from curation.teachers.endpoint_paid import Paid
 
 
@@ -65,8 +66,8 @@ def buy(paid: Paid, numbers: range) -> list[int]:
     return sent
 
 
-def answer_of(number: int) -> ServedAnswer:
-    return ServedAnswer(text=f"answer {number} " + "x" * 97 * (number % 7))
+def answer_of(number: int) -> AnsweredRow:
+    return AnsweredRow(0, f"answer {number} " + "x" * 97 * (number % 7))
 
 
 def test_a_full_disk_costs_no_answer_that_was_paid(tmp_path: Path) -> None:

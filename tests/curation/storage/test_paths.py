@@ -16,7 +16,7 @@ import pytest
 from google_store import google_store
 from object_store import ObjectStore, object_store
 
-from curation.commands.inspect.find import find, list_tables
+from curation.commands.inspect import find, list_tables
 from curation.config.load import load_config, parse_config
 from curation.errors import CommitError, ConfigError, RunDirError
 from curation.rundir import events

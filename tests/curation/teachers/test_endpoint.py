@@ -14,8 +14,9 @@ from endpoint_teaching import DECODING, labelled, requests, teaching
 from curation.config import DecodingConfig
 from curation.errors import ConfigError, RunFailedError
 from curation.teachers import Request
+from curation.teachers.completions import AnsweredRow
 from curation.teachers.endpoint import compute_most_usage
-from curation.teachers.endpoint_answers import ServedAnswer, Usage
+from curation.teachers.endpoint_answers import Usage
 from curation.teachers.endpoint_paid import Paid, read_spending
 
 
@@ -163,15 +164,11 @@ def test_questions_under_way_when_a_process_dies_count_as_paid(tmp_path: Path) -
 
 
 @pytest.mark.long
-def test_requests_and_tokens_a_minute() -> None:
+def test_requests_a_minute() -> None:
     with serving() as server, teaching(server, requests_per_minute=600) as teacher:
         began = time.monotonic()
         labelled(teacher, requests(20))
         assert time.monotonic() - began > 1.8  # ten a second
-    with serving() as server, teaching(server, tokens_per_minute=6_000) as teacher:
-        began = time.monotonic()
-        labelled(teacher, requests(40))  # five tokens each, 200 in all
-        assert 1.5 < time.monotonic() - began < 20
 
 
 def test_keys_come_from_the_environment_and_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,14 +258,10 @@ def test_sampled_answers_are_bought_for_each_row_and_seed_though_none_is_sent() 
         assert len(server.asked) == 10 and not any("seed" in body for body in server.asked)
 
 
-def test_an_option_without_tokens_is_an_error_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def tokens(request: Request, *, as_chat: bool) -> tuple[list[int], list[list[int]]]:
-        return [1, 2], [[3], []]
-
+def test_a_single_option_is_an_error_row_since_servers_score_none() -> None:
     with serving() as server, teaching(server, kind="vllm", chat=False) as teacher:
-        monkeypatch.setattr(teacher._tokens, "of", tokens)
-        rows = labelled(teacher, requests(2, options=(" a", " ")))
-        assert all("bad_options: option 2 of 2" in row["error"] for row in rows.values()) and not server.asked
+        rows = labelled(teacher, requests(2, options=(" a",)))
+        assert all("endpoint_scores: a server scores" in row["error"] for row in rows.values()) and not server.asked
 
 
 @pytest.mark.long
@@ -293,11 +286,11 @@ def test_a_question_that_another_process_has_asked_is_waited_for_while_it_works(
     lost = theirs.sent(Usage(1, 1), "b")
     assert mine.is_asked_elsewhere("a") and mine.is_asked_elsewhere("b") and not mine.is_asked_elsewhere("c")
     assert not theirs.is_asked_elsewhere("a"), "its own"
-    theirs.got(number, "a", Usage(1, 1), ServedAnswer(text="yes"), {})
+    theirs.got(number, "a", Usage(1, 1), AnsweredRow(0, "yes"), {})
     theirs.freed(lost)
     assert not mine.is_asked_elsewhere("a") and not mine.is_asked_elsewhere("b")
     found = mine.find("a")
-    assert found is not None and found.text == "yes"
+    assert found is not None and found.completion == "yes"
     theirs.sent(Usage(1, 1), "d")
     assert mine.is_asked_elsewhere("d")
     (record,) = tmp_path.iterdir()

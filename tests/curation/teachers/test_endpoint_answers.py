@@ -8,11 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from curation.config import DecodingConfig
-from curation.teachers import Request
-from curation.teachers.endpoint import _make_batch
+from curation.teachers.completions import AnsweredRow, completion_batch
 from curation.teachers.endpoint_answers import (
-    ServedAnswer,
     UnreadableError,
     Usage,
     check_error,
@@ -21,7 +18,7 @@ from curation.teachers.endpoint_answers import (
     parse_billed_usage,
     read_answer,
     read_json,
-    read_scores,
+    restore_row,
 )
 
 USED, MOST = Usage(5, 2), Usage(100, 16)
@@ -53,9 +50,9 @@ def completion(text: str, tokens: list[str], *, reason: str = "stop", **logprobs
     ],
 )
 def test_the_tokens_that_hold_the_text_count(text: str, tokens: list[str], reason: str, num: int) -> None:
-    answer = read_answer(completion(text, tokens, reason=reason), USED)
-    assert answer.text == text and answer.num_output == num and answer.truncated == (reason == "length")
-    assert list(answer.logprobs) == [-float(k + 1) for k in range(num)]
+    answer, _ = read_answer(completion(text, tokens, reason=reason), USED)
+    assert answer.completion == text and answer.num_output_tokens == num and answer.truncated == (reason == "length")
+    assert list(answer.token_logprobs) == [-float(k + 1) for k in range(num)]
     assert (answer.margins is None) == (num == 0)
     if answer.margins is not None:
         assert answer.margins.mean == pytest.approx(1.0)
@@ -66,16 +63,17 @@ def test_a_character_of_two_tokens() -> None:
         {"token": "\ufffd", "bytes": list(part), "logprob": -1.0, "top_logprobs": []} for part in (b"\xc3", b"\xa9")
     ]
     choice = {"message": {"content": "é"}, "finish_reason": "stop", "logprobs": {"content": tokens}}
-    answer = read_answer({"choices": [choice]}, USED)
-    assert (answer.text, answer.num_output, answer.num_prompt, answer.margins) == ("é", 2, 5, None)
+    answer, _ = read_answer({"choices": [choice]}, USED)
+    assert (answer.completion, answer.num_output_tokens, answer.num_prompt_tokens) == ("é", 2, 5)
+    assert answer.margins is None
 
 
 def test_the_answer_within_a_json_object_and_its_tokens() -> None:
     tokens = ['{"', "answer", '":', ' "', "not", " ironic", '"}']
     text = "".join(tokens)
-    answer = read_answer(completion(text, tokens), USED, field="answer")
-    assert answer.text == "not ironic" and list(answer.logprobs) == [-5.0, -6.0]
-    assert read_answer(completion("no JSON", ["no JSON"]), USED, field="answer").text == "no JSON"
+    answer, _ = read_answer(completion(text, tokens), USED, field="answer")
+    assert answer.completion == "not ironic" and list(answer.token_logprobs) == [-5.0, -6.0]
+    assert read_answer(completion("no JSON", ["no JSON"]), USED, field="answer")[0].completion == "no JSON"
 
 
 def test_the_entropy_counts_the_rest_as_one_token() -> None:
@@ -117,9 +115,9 @@ def test_bodies_that_are_no_answers(body: bytes) -> None:
     assert getattr(refused.value, "status", None) == (429 if b"429" in body else None)
 
 
-def stored(answer: ServedAnswer) -> dict[str, Any]:
+def stored(answer: AnsweredRow) -> dict[str, Any]:
     """The row that an answer becomes."""
-    (row,) = _make_batch([(Request(row_id=1, prompt="a"), answer)], DecodingConfig(), 4, "float16").to_pylist()
+    (row,) = completion_batch([answer], states={}, state_dtype="float16", num_token_logprobs=4).to_pylist()
     return dict(row)
 
 
@@ -140,19 +138,19 @@ def stored(answer: ServedAnswer) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_answers_that_no_row_can_hold_are_error_rows(found: dict[str, Any], words: str) -> None:
-    row = stored(read_answer(found, USED))
+    row = stored(read_answer(found, USED)[0])
     assert words in row["error"] and row["completion"] is None and row["num_prompt_tokens"] == 5
 
 
 def test_half_a_character_within_json_is_an_error_and_within_a_token_is_not() -> None:
     text = '{"answer": "\\ud800"}'
-    assert "surrogate" in stored(read_answer(completion(text, [text]), USED, field="answer"))["error"]
-    assert stored(read_answer(completion("a", ["a", "\ud83d"]), USED))["completion"] == "a"
+    assert "surrogate" in stored(read_answer(completion(text, [text]), USED, field="answer")[0])["error"]
+    assert stored(read_answer(completion("a", ["a", "\ud83d"]), USED)[0])["completion"] == "a"
 
 
 def test_impossible_tokens_are_the_least_probability_that_a_row_holds() -> None:
     found = completion("ab", ["a", "b"], token_logprobs=[-math.inf, -(10**400)])
-    row = stored(read_answer(found, USED))
+    row = stored(read_answer(found, USED)[0])
     assert row["mean_logprob"] == row["min_logprob"] == -9999.0 and row["token_logprobs"][0] == pytest.approx(-9999, 1)
 
 
@@ -177,11 +175,11 @@ def test_odd_values_anywhere_in_an_answer_block_nothing() -> None:
             read = read_json(json.dumps(found).encode())
             used, _ = parse_billed_usage(read, MOST)
             check_error(read)
-            answer = read_answer(read, used)
+            answer, _ = read_answer(read, used)
         except UnreadableError:
             continue
         assert min(used) >= 0 and max(used) < 2**31
-        row, num_rows = stored(ServedAnswer.from_json(json.loads(json.dumps(answer)))), num_rows + 1
+        row, num_rows = stored(restore_row(json.loads(json.dumps(answer)))), num_rows + 1
         assert (row["completion"] is None) == (row["error"] is not None)
     assert num_rows > 200
 
@@ -225,7 +223,7 @@ def test_estimates_of_cut_and_hidden_texts_are_the_most() -> None:
      ([], False)],
 )  # fmt: skip
 def test_log_probabilities_of_other_tokens_are_told(tokens: list[str], of_text: bool) -> None:
-    assert read_answer(completion("yes", tokens), USED).of_text is of_text
+    assert ("other_tokens" not in read_answer(completion("yes", tokens), USED)[1]) is of_text
 
 
 @pytest.mark.parametrize(
@@ -242,18 +240,3 @@ def test_log_probabilities_of_other_tokens_are_told(tokens: list[str], of_text: 
 )
 def test_names_of_other_models(asked: str, answered: object, is_another: bool) -> None:
     assert is_other(asked, answered) is is_another
-
-
-def test_scores_of_options_are_those_of_their_tokens() -> None:
-    def prompt(index: int, ids: list[int]) -> dict[str, Any]:
-        values: list[Any] = [None, *({str(one): {"logprob": -one / 10}, "9": {"logprob": 0.0}} for one in ids[1:])]
-        return {"index": index, "prompt_token_ids": ids, "prompt_logprobs": values}
-
-    found = {"choices": [prompt(1, [1, 2, 5]), prompt(0, [1, 2, 3, 4])]}
-    assert read_scores(found, [[3, 4], [5]]) == [[-0.3, -0.4], [-0.5]]
-    with pytest.raises(UnreadableError):
-        read_scores(found, [[3, 4]])
-    with pytest.raises(UnreadableError, match="of other tokens than were sent"):
-        read_scores(found, [[3, 4], [6]])
-    with pytest.raises(UnreadableError):
-        read_scores({"choices": [{"index": 0, "prompt_token_ids": [1, 2], "prompt_logprobs": None}]}, [[2]])

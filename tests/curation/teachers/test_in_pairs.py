@@ -13,7 +13,7 @@ from curation.config.teacher import AskConfig, ScriptedConfig
 from curation.domains import get_domain
 from curation.models import create, load_model, load_tokenizer
 from curation.signals import Answer, Weak, label_request
-from curation.signals.agreement import SelfConsistency
+from curation.signals.methods import SelfConsistency
 from curation.tables import schemas
 from curation.teachers import Request
 from curation.teachers.completions import compute_option_sureness, compute_pair_sureness

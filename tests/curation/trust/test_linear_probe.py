@@ -141,12 +141,12 @@ def test_saved_and_loaded(rows: tuple[np.ndarray, np.ndarray], tmp_path: Path) -
 def _of_another_kind(ref: TrustRef, directory: Path) -> TrustRef:
     other = {"made_by": "curation.trust.neural:NeuralTrust"}
     (directory / "description.json").write_text(json.dumps(read_description(ref) | other))
-    return pin(directory, TrustRef)
+    return pin(directory)
 
 
 def _without_states(directory: Path) -> TrustRef:
     (directory / "description.json").write_text(json.dumps({"fit": {}}))
-    return pin(directory, TrustRef)
+    return pin(directory)
 
 
 def test_what_cannot_be_fitted_or_scored_is_refused(rows: tuple[np.ndarray, np.ndarray]) -> None:

@@ -204,7 +204,7 @@ def test_what_is_no_trust_function_is_refused(tmp_path: Path) -> None:
     from curation.trust.saved import pin
 
     with pytest.raises(ModelError, match="was not saved by this version"):
-        load_fitted(pin(tmp_path / "trust", TrustRef))
+        load_fitted(pin(tmp_path / "trust"))
 
 
 def test_a_saturated_logit_still_ranks() -> None:

@@ -1,15 +1,10 @@
 import pytest
 
-from curation.commands.doctor.machine import (
-    VllmAnswer,
-    choose_vllm_backend,
-    count_gpus_asked,
-    judge_vllm,
-    look,
-    make_vllm_question,
-)
+from curation.commands import doctor
+from curation.commands.doctor import check_vllm, count_gpus_asked, get_vllm_arguments, judge_vllm
 from curation.config import RunConfig
 from curation.models.loading import is_installed
+from curation.teachers import vllm_choice
 
 RAW = {
     "name": "tiny",
@@ -24,8 +19,11 @@ def config(**teacher: object) -> RunConfig:
     return RunConfig.model_validate(RAW | {"teacher": {"model": model} | teacher})
 
 
-def answer(version: str | None = "0.32.0", **probed: str) -> VllmAnswer:
-    return VllmAnswer(version=version, tested=("0.32.0",), probed=probed or None)
+Seen = tuple[str | None, dict[str, str] | None]
+
+
+def answer(version: str | None = "0.32.0", **probed: str) -> Seen:
+    return version, probed or None
 
 
 @pytest.mark.parametrize(
@@ -43,29 +41,31 @@ def answer(version: str | None = "0.32.0", **probed: str) -> VllmAnswer:
         ("auto", answer(refused="teacher.vllm.engine: unknown"), "fail", "teacher.vllm.engine: unknown"),
     ],
 )
-def test_vllm_is_judged_by_the_backend(backend: str, seen: VllmAnswer, state: str, told: str):
-    verdict = judge_vllm(backend, seen)
+def test_vllm_is_judged_by_the_backend(
+    monkeypatch: pytest.MonkeyPatch, backend: str, seen: Seen, state: str, told: str
+):
+    monkeypatch.setattr(vllm_choice, "TESTED", ("0.32.0",))
+    verdict = judge_vllm(backend, *seen)
     assert verdict.state == state and told in verdict.finding
     assert bool(verdict.fix) == (state != "ok")
 
 
-def test_vllm_is_started_only_where_it_is_asked_for():
-    assert [make_vllm_question(config(backend=name), False).probe for name in ("transformers", "vllm", "auto")] == [
-        False,
-        True,
-        True,
-    ]
-    assert make_vllm_question(config(), True).probe and make_vllm_question(None, True).probe
-    assert not make_vllm_question(None, False).probe
-    assert choose_vllm_backend(config(), True) == "vllm" and choose_vllm_backend(config(backend="auto"), True) == "auto"
-    asked = make_vllm_question(config(vllm={"engine": {"block_size": 16}}, actors={"num_gpus": 1}), False)
-    assert asked.engine == {"block_size": 16} and asked.gpus and asked.model is None
+def test_vllm_is_started_only_where_the_backend_may_be_it(monkeypatch: pytest.MonkeyPatch):
+    asked = []
+    monkeypatch.setattr(doctor, "is_installed", lambda: True)
+    monkeypatch.setattr(
+        vllm_choice, "probe", lambda *arguments, **named: asked.append((*arguments, named)) or {"runs": "x"}
+    )
+    for backend in ("transformers", "vllm", "auto"):
+        check_vllm(*get_vllm_arguments(config(backend=backend, vllm={"engine": {"block_size": 16}})))
+    check_vllm(*get_vllm_arguments(None))
+    assert asked == [({"block_size": 16}, None, {"gpus": False})] * 2
+    assert get_vllm_arguments(config(actors={"num_gpus": 1}))[3]
 
 
 @pytest.mark.skipif(is_installed(), reason="vLLM is installed here")
 def test_where_vllm_is_missing_it_is_said():
-    seen = look(make_vllm_question(None, True))
-    assert seen.version is None and seen.probed is None and judge_vllm("vllm", seen).state == "fail"
+    assert check_vllm("vllm", {}, None, gpus=False).state == "fail"
 
 
 def test_the_gpus_that_a_configuration_asks_for_at_once():

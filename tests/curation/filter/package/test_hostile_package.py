@@ -12,7 +12,7 @@ from sealed_package import sealed
 from tiny_package import sums, tiny_package
 
 from curation.cli import main
-from curation.commands.verify.check import Verified, verify
+from curation.commands.verify import Verified, verify
 from curation.config import DomainConfig
 from curation.config.filter import FilterTeacherConfig
 from curation.domains import get_domain
@@ -174,7 +174,6 @@ def test_a_trust_function_is_made_by_a_class_that_is_registered(
 def test_a_trust_function_is_made_by_a_class_that_loads_one(
     good: TrustPackage, tmp_path: Path, made_by: object
 ) -> None:
-    from curation.refs import TrustRef
     from curation.storage.paths import to_place
     from curation.trust import saved
 
@@ -182,7 +181,7 @@ def test_a_trust_function_is_made_by_a_class_that_loads_one(
     path = tmp_path / "trust/description.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "made_by": made_by}))
     with pytest.raises(ModelError, match="was not saved by this version"):
-        load_fitted(saved.pin(tmp_path / "trust", TrustRef))
+        load_fitted(saved.pin(tmp_path / "trust"))
 
 
 @pytest.mark.parametrize("change", [

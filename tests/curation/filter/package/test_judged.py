@@ -13,7 +13,7 @@ from curation.errors import PackageError
 from curation.filter import Filter
 from curation.filter.package.description import STOP, RunVerdict
 from curation.filter.package.folder import load
-from curation.report.rules import LEVELS
+from curation.report.verdict import LEVELS
 from tests.tiny_package import description, sums, tiny_package
 
 SICK = RunVerdict(level=STOP, sentence="Do not use: the teacher guesses.", next="Take a stronger teacher")

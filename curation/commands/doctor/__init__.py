@@ -1,1 +1,0 @@
-"""``curate doctor``: checks machine, packages, configuration, storage and cluster; says how to fix each problem."""
