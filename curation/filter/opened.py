@@ -12,7 +12,7 @@ from curation.config.load import load_filter
 from curation.errors import ConfigError, RunDirError
 from curation.filter.described import CUT, Described, FilterGate, describe, get_package_place, settle_gate
 from curation.filter.output import check_home
-from curation.filter.package.checks import admit, check_content
+from curation.filter.package.checks import check_content, check_package
 from curation.filter.package.folder import PACKAGE, TrustPackage, copy_package, load
 from curation.filter.stages.cut import check_keep
 from curation.filter.stages.pool import PoolRows
@@ -112,7 +112,7 @@ def check(config: FilterConfig) -> tuple[TrustPackage, ModelRef | None]:
     home = config.output_directory
     require_reachable(home)
     package = load(config.package, allow_code=config.allow_code)
-    teacher, warning = admit(package, config.teacher, anyway=config.anyway)
+    teacher, warning = check_package(package, config.teacher, anyway=config.anyway)
     if warning is not None:
         say(f"warning: {warning}")
     check_content(package)

@@ -20,7 +20,7 @@ from curation.config.filter import FilterTeacherConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.errors import ConfigError, PackageError, RowError, SourceError
 from curation.escaping import get_logger
-from curation.filter.package.checks import admit, check_content
+from curation.filter.package.checks import check_content, check_package
 from curation.filter.package.folder import TrustPackage, load
 from curation.json_types import Json, JsonView
 from curation.metrics.shift import MIN_ROWS, Shift, compare_samples
@@ -200,7 +200,7 @@ class Filter:
                 f"{found.uri}: its teacher reads answers that a server gives, which are to be bought and kept before; "
                 "filter files by `curate filter`, which does both"
             )
-        model, warning = admit(found, runs or FilterTeacherConfig(), teacher, anyway=anyway)
+        model, warning = check_package(found, runs or FilterTeacherConfig(), teacher, anyway=anyway)
         if warning is not None:
             _log.warning(warning)
         return cls(found, model, runs=runs, id_column=id_column)

@@ -30,7 +30,7 @@ SHOWN = 60
 NUM_ROWS = 4
 
 
-def admit(
+def check_package(
     package: TrustPackage, runs: FilterTeacherConfig, given: ModelRef | str | None = None, *, anyway: bool = False
 ) -> tuple[ModelRef | None, str | None]:
     """Return a package's teacher as it can be loaded here, and a warning about its verdict; refuse what does not fit.

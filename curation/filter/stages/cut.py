@@ -172,7 +172,7 @@ class Decision:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut(Decision):
+class MadeCut(Decision):
     """A decision, an id of its content, its rule, and the rounds from which it was made."""
 
     id: str
@@ -195,7 +195,7 @@ class Packaged(Inputs):
 class MakeCut(Stage, Packaged):
     """A stage that decides which rows of the labelled rounds pass (:func:`decide`)."""
 
-    Made = Cut
+    Made = MadeCut
 
     tables: InEach[TableRef]
     rule: Json
@@ -220,7 +220,7 @@ class MakeCut(Stage, Packaged):
         if found.num_short:
             task.say(f"{found.num_short:,} rows fewer than asked for: the first cut left no more with a readable label")
         name = fingerprint([found.threshold, self.rule])[:8]
-        made = Cut(**vars(found), id=name, rule=self.rule, rounds=list(self.tables))
+        made = MadeCut(**vars(found), id=name, rule=self.rule, rounds=list(self.tables))
         return Done(outputs=made, rows=found.num_labelled)
 
 
@@ -269,7 +269,7 @@ def decide(
         assert given is not None, "the caller reads them"
         graded: Any = {"calibration": given.rows, "floor": given.floor, "classes": given.classes}
         counted = Pool(num_rows=labelled, scores=pool, seed=derive(seed, "risk"), **graded)
-        risk, lowest, by_label = _certify(keep.certified, counted)
+        risk, lowest, by_label = _compute_certified(keep.certified, counted)
         bound = Bound(score=lowest, tie=ALL_TIES, seed=0, num_selected=0)
     else:
         of = f"{labelled + dropped:,} labelled rows"
@@ -302,7 +302,7 @@ def _count_wanted(keep: KeepConfig, labelled: int, scored: int, *, some: str, re
     return wanted
 
 
-def _certify(config: CertifiedConfig, pool: Pool) -> tuple[Json, float, dict[str, float] | None]:
+def _compute_certified(config: CertifiedConfig, pool: Pool) -> tuple[Json, float, dict[str, float] | None]:
     """Return what certifies a cut, by the budget rule of runs, its lowest raw score and, by class, those of labels."""
     found = Certified(**config.model_dump(exclude={"calibration"})).count(pool)
     assert found.risk is not None, "the rule says what it found"
