@@ -334,7 +334,7 @@ def one_seed(
             ids_M = pool_ids(made, deal.is_pool)
             timed_M = ids_M[:TIMED_ROWS]
             chosen = set(ids_M[selected(pool, keep)].tolist()) & set(timed_M.tolist())
-            cut = FirstCutRule(function=first, threshold=limit, break_even=0.0)
+            cut = FirstCutRule(function=first, threshold=limit)
             print(f"    {timing(made, cut, timed_M, chosen, num_pairs)}", flush=True)
     print("\n".join(controls(held, pool, keeps[-1], seed)), flush=True)
     return outcomes

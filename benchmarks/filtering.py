@@ -5,7 +5,7 @@ renders the prompt, and the row is written to Parquet (zstd) with text, prompt, 
 file.
 
 Our side is the part of ``curate filter`` after labelling and scoring: ``curation.filter.stages.cut.decide`` makes the
-cut over the labels table, and ``curation.filter.stages.write.write_rows`` joins it with the pool's table and writes.
+cut over the labels table, and ``curation.filter.stages.write.Write`` joins it with the pool's table and writes.
 The peers read one Parquet table that has all of these columns already, so they need no join:
 
 - Ray Data: ``read_parquet``, ``filter`` by an expression, ``map_batches``, ``write_parquet``, on the same Ray as ours;
@@ -51,9 +51,8 @@ from curation.config import DomainConfig, SourceConfig
 from curation.config.filter import KeepConfig
 from curation.domains import Example
 from curation.filter.stages.cut import decide
-from curation.filter.stages.parts import WriteJob
 from curation.filter.stages.pool import PoolRows, read_pool
-from curation.filter.stages.write import write_rows
+from curation.filter.stages.write import Write
 from curation.refs import TableRef
 from curation.sources import discover
 from curation.stages.prepare import SplitWriting
@@ -71,6 +70,7 @@ SCHEMA = pa.schema(
         ("row_id", pa.int64()),
         *((name, pa.string()) for name in ("text", "prompt", "completion", "label")),
         ("trust", pa.float32()),
+        ("trust_raw", pa.float32()),
         ("source_file", pa.string()),
     ]
 )
@@ -136,6 +136,7 @@ def make_tables(directory: Path, num_rows: int) -> Tables:
                     "completion": answers.take(pa.array(rng.integers(0, len(answers), size))),
                     "label": pa.array(["yes", "no"]).take(pa.array(rng.integers(0, 2, size))),
                     "trust": trust_N,
+                    "trust_raw": trust_N,
                     "source_file": pa.repeat(file.path, size),
                 }
             )
@@ -155,18 +156,18 @@ def make_tables(directory: Path, num_rows: int) -> Tables:
 def ours(tables: Tables, target: Path, scratch: Path) -> None:
     """Make the cut, and write the files."""
     found = decide([tables.labels], FUNCTION, KeepConfig(threshold=THRESHOLD), None, seed=0)
-    job = WriteJob(
+    stage = Write(
+        name="write",
         labels=tables.labels,
         examples=tables.pool,
         rows=tables.rows,
         threshold=found.threshold,
         rows_per_file=ROWS_PER_FILE,
-        trust=schemas.trust_column(FUNCTION),
+        function=FUNCTION,
         output=str(target),
-        stem="part",
         form="parquet",
     )
-    write_rows(job, scratch / "notes")
+    stage.write("part", scratch / "notes")
 
 
 def with_prompts(rows: pa.Table) -> pa.Table:

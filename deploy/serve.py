@@ -27,8 +27,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from curation.errors import SourceError
-from curation.filter import Replica
-from curation.filter.replica import MAX_BYTES, TOKEN, Door
+from deploy.replica import MAX_BYTES, TOKEN, Door, Replica
 
 Row = dict[str, Any]
 
@@ -43,7 +42,7 @@ class TrustFilter:
         batch_wait_seconds: how long the first of them waits for others.
         token_env: the environment variable that holds the token of those who may ask.
         is_open: let everybody ask.
-        settings: further ones of ``curation.filter.Replica``.
+        settings: further ones of ``deploy.replica.Replica``.
     """
 
     def __init__(

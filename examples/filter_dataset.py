@@ -28,7 +28,8 @@ def main() -> None:
 
     rows = ray.data.read_parquet(args.rows)
     chosen = Filter.load(args.package, teacher=args.teacher)
-    scored = chosen.map(rows, max_actors=args.actors, num_gpus=args.gpus).materialize()  # labelled once, read twice
+    pool = ray.data.ActorPoolStrategy(min_size=1, max_size=args.actors)
+    scored = chosen.map(rows, compute=pool, num_gpus=args.gpus).materialize()  # labelled once, read twice
     kept = scored.filter(expr=col("trust") >= args.trust)  # a row without a label has no trust, and is left out
     errors = scored.filter(expr=col("error").is_not_null())
     kept.write_parquet(args.output)

@@ -23,9 +23,6 @@ TABLE = [row.split(" | ") for row in SECTION.partition("\n## ")[0].splitlines() 
 OLD_FORMAT = "curation/rundir/test_manifest.py::test_a_directory_of_an_earlier_format_is_read_and_not_gone_on_with"
 TESTS = {
     "is of format ... goes on with format ... alone": OLD_FORMAT,
-    "has to be done ... which output.keep_rounds removed": (
-        "test_filter_retention.py::test_a_cut_or_a_format_that_needs_a_removed_round_is_refused"
-    ),
     "has the format ... and this version reads format": (
         "curation/filter/package/test_package.py::test_other_formats_and_descriptions_are_refused"
     ),
@@ -45,7 +42,7 @@ def lines() -> list[str]:
 
 
 def test_every_line_of_the_table_has_a_test():
-    assert len(TABLE) == 8
+    assert len(TABLE) == 7
     elsewhere = {line for line in lines() if line in documented() and line in HERE}
     assert [line for line in lines() if line not in TESTS and line not in elsewhere and line != "curate doctor"] == []
     assert [line for line in TESTS if line not in lines()] == [], "no longer documented"

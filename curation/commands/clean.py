@@ -115,8 +115,6 @@ def _iter_superseded(manifest: Manifest, before: float) -> Iterator[Place]:
         if record is None or not folder.is_dir():
             continue
         if folder == manifest.directory_of(record.name, record.inputs):
-            if record.released:  # a kill came between its record and its removal
-                yield folder
             continue
         done = datetime.fromisoformat(record.started).timestamp() + record.seconds
         is_named = f'/{name}"' in named or f"/{name}/" in named

@@ -1,7 +1,8 @@
 """``curate filter``: makes its configuration from a file or from options, and describes its result."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from curation.commands.status import Shown
 from curation.commands.tables import format_costs
@@ -24,86 +25,91 @@ _KEYS = {
     "anyway": "anyway",
 }
 """The key that each option of ``curate filter`` sets."""
+_RULES: Mapping[str, Callable[[Any], Json]] = {
+    "keep": keep_of,
+    "threshold": lambda trust: {"threshold": trust},
+    "certified": lambda alpha: {"certified": {"alpha": alpha}},
+}
+"""The section ``keep`` by each option that chooses a rule."""
+NUM_ROUNDS = 10
+"""Maximum number of newest rounds of which a line tells."""
 
 
 def make_filter_config(inputs: Sequence[str], overrides: Sequence[str], options: JsonView) -> FilterConfig:
     """Return the configuration of a filter, given as ``CONFIG`` or as ``PACKAGE POOL`` with options, by their names."""
-    given: Json = {}
-    if len(inputs) == 2:
-        given |= {"package": inputs[0], "pool.path": inputs[1]}
-    elif len(inputs) != 1:
+    if len(inputs) not in (1, 2):
         raise ConfigError(f"takes a CONFIG, or PACKAGE and POOL; found {len(inputs)} arguments")
-    given |= {key: options[name] for name, key in _KEYS.items() if options[name] not in (None, False, ())}
+    given = {key: options[name] for name, key in _KEYS.items() if options[name] not in (None, False, ())}
     given |= {name: {} for name in list_flags() if options[name]}
-    rules = {name: options[name] for name in ("keep", "threshold", "certified") if options[name] is not None}
+    rules = [name for name in _RULES if options[name] is not None]
     if len(rules) > 1:
         raise ConfigError(f"filter: {' and '.join(f'--{name}' for name in rules)} are two rules; give one")
-    if "keep" in rules:
-        try:
-            given["keep"] = keep_of(rules["keep"])
-        except ValueError as error:
-            raise ConfigError(f"--keep: {error}") from None
-    elif "threshold" in rules:
-        given["keep"] = {"threshold": rules["threshold"]}
-    elif rules:
-        given["keep"] = {"certified": {"alpha": rules["certified"]}}
-    if len(inputs) == 2:
-        if "output.path" not in given:
-            raise ConfigError("filter: no output is given; add -o OUT")
-        if not rules:
-            raise ConfigError("filter: no rule for the rows to keep is given; add --keep, --threshold or --certified")
-    return load_filter(inputs[0] if len(inputs) == 1 else None, overrides, given)
+    for name in rules:
+        given["keep"] = _RULES[name](options[name])
+    if len(inputs) == 1:
+        return load_filter(inputs[0], overrides, given)
+    if "output.path" not in given:
+        raise ConfigError("filter: no output is given; add -o OUT")
+    if not rules:
+        raise ConfigError("filter: no rule for the rows to keep is given; add --keep, --threshold or --certified")
+    return load_filter(None, overrides, {"package": inputs[0], "pool.path": inputs[1], **given})
 
 
 def describe_filtered(filtered: Filtered, home: str) -> Iterator[str]:
-    """Yield lines on the rows read, labelled, kept and written, and on the tokens and seconds used."""
+    """Yield lines on whether something was done, what an output has, and where that is listed."""
     content = filtered.content
-    cut, rounds = content["cut"], content["rounds"]
     if not filtered.did:
-        yield f"nothing to do: the pool has no new files since round {rounds[-1]['round']}"
+        yield f"nothing to do: the pool has no new files since round {content['rounds'][-1]['round']}"
+    yield from describe_content(content)
+    if content["costs"] is not None:
+        yield format_costs(content["costs"])
+    yield f"manifest: {home}/filter.json names {len(content['files']):,} {content['data']} files"
+
+
+def describe_content(content: Content) -> Iterator[str]:
+    """Yield lines on the rows read, labelled and kept, in all and of the newest rounds, and on tokens and seconds."""
+    cut, rounds = content["cut"], content["rounds"]
+    totals: Counter[str] = Counter()
     errors: Counter[str] = Counter()
+    seconds: Counter[str] = Counter()
     for item in rounds:
+        totals.update({name: value for name, value in item.items() if isinstance(value, int)})
         errors.update(item["errors"])
-    labelled = sum(item["labelled"] for item in rounds)
-    dropped = content["rows"] - labelled - sum(errors.values())
+        seconds.update(item["seconds"])
+    dropped = content["rows"] - totals["labelled"] - errors.total()
     words = ", ".join(f"{kind} {count:,}" for kind, count in errors.most_common())
     yield (
         f"rows: {content['rows']:,} read from {sum(len(item['files']) for item in rounds):,} files in "
-        f"{len(rounds)} {'round' if len(rounds) == 1 else 'rounds'}, {labelled:,} labelled "
-        f"({sum(item['unparsed'] for item in rounds):,} without a readable label), "
-        + (f"{dropped:,} dropped after their prompt, " if dropped else "")
-        + f"{sum(errors.values()):,} error rows"
-        + (f" ({words})" if words else "")
+        f"{len(rounds)} {'round' if len(rounds) == 1 else 'rounds'}, {totals['labelled']:,} labelled "
+        f"({totals['unparsed']:,} without a readable label), "
+        f"{f'{dropped:,} dropped after their prompt, ' if dropped else ''}"
+        f"{errors.total():,} error rows{f' ({words})' if words else ''}"
     )
     for feature in features().values():
         if feature.of == "filter" and feature.lines is not None:
             yield from load_code(feature.lines)(content)
-    labelled += dropped
-    rule = f"cut {cut['id']} {describe_rule(cut['rule'])}"
-    of = "the labelled and dropped" if dropped else "the labelled"
+    times = ", ".join(f"{name} {value:,.1f} s" for name, value in seconds.items())
+    yield f"teacher: {totals['prompt_tokens']:,} prompt tokens, {totals['output_tokens']:,} output tokens; {times}"
+    for item in rounds[-NUM_ROUNDS:]:
+        yield (
+            f"round {item['round']}: {item['rows']:,} rows in {len(item['files']):,} files, {item['labelled']:,} "
+            f"labelled, {sum(item['errors'].values()):,} error rows; {item['kept']:,} let in by cut {item['cut']}"
+            f"{'' if item['round'] in cut['rounds'] else ', which was made before'}"
+        )
+        alarms = [test["warning"] for test in (item["shift"], item["foreign"]) if test is not None and test["alarm"]]
+        if alarms or (words := _describe_shift(item)):
+            yield f"round {item['round']}: shift: {'ALARM: ' + ' '.join(alarms) if alarms else words}"
+    labelled, of = totals["labelled"] + dropped, "the labelled and dropped" if dropped else "the labelled"
     share = f" ({100 * content['kept'] / labelled:.2f} % of {of})" if labelled else ""
-    yield f"kept: {content['kept']:,}{share}, trust {cut['lowest_trust']:.4f} and more; {rule}"
-    if len(rounds) > 1 and (later := [item for item in rounds if item["round"] not in cut["rounds"]]):
-        kept, rows = (sum(item[key] for item in later) for key in ("kept", "rows"))
-        yield f"of these {kept:,} of {rows:,} rows came after the cut was made, in {len(later)} rounds"
-    if words := describe_shift(rounds[-1]):
-        yield f"shift: {words}"
+    yield f"kept: {content['kept']:,}{share}"
     if (risk := cut["risk"]) is not None:
         yield f"guarantee: {risk['guarantee']}"
-    tokens = [sum(item[f"{kind}_tokens"] for item in rounds) for kind in ("prompt", "output")]
-    seconds: Counter[str] = Counter()
-    for item in rounds:
-        seconds.update(item["seconds"])
-    times = ", ".join(f"{name} {value:,.1f} s" for name, value in seconds.items())
-    yield f"teacher: {tokens[0]:,} prompt tokens, {tokens[1]:,} output tokens; {times}"
-    if content["costs"] is not None:
-        yield format_costs(content["costs"])
-    size = sum(file.get("bytes", 0) for file in content["files"])
-    yield f"files: {len(content['files']):,} {content['data']}" + (f", {size / 1e6:,.1f} MB" if size else "")
-    yield f"manifest: {home}/filter.json"
+    ((name, value),) = cut["rule"].items()
+    rule = f"alpha {value['alpha']:g}, delta {value['delta']:g}" if isinstance(value, Mapping) else f"{value:,}"
+    yield f"cut {cut['id']} ({name} {rule}): trust {cut['lowest_trust']:.4f} and more"
 
 
-def describe_shift(item: JsonView) -> str:
+def _describe_shift(item: JsonView) -> str:
     """Return in words how a round's rows, and its kept rows, differ from labelled rows; empty if untested."""
     shift, foreign = item["shift"], item["foreign"]
     words = [] if shift is None or not shift["in_words"] else [str(shift["in_words"])]
@@ -116,14 +122,6 @@ def describe_shift(item: JsonView) -> str:
     return "; ".join(words)
 
 
-def describe_rule(rule: Mapping[str, object]) -> str:
-    """Return the rule of a cut as text in parentheses."""
-    ((name, value),) = rule.items()
-    if isinstance(value, Mapping):
-        return f"({name}, alpha {value['alpha']:g}, delta {value['delta']:g})"
-    return f"({name} {value:,})"
-
-
 def look(config: FilterConfig) -> Shown:
     """Return the state of a filter, or the reason why ``curate filter`` would refuse to resume it."""
     home, manifest = config.output_directory, Manifest.load(config.directory)
@@ -133,14 +131,16 @@ def look(config: FilterConfig) -> Shown:
             found = opened.look(config)
         except UserError as error:
             unknown = str(error)
-    content = load_content(home)
+    content, further = load_content(home), list[str]()
     new = [] if found is None else [rnd for rnd in found.rounds if rnd.name not in manifest.files]
-    files = [file for rnd in new for file in rnd.files]
-    paths, rows = [file.path for file in files], sum(file.num_rows for file in files)
-    more = f" and {len(paths) - 3:,} more" if len(paths) > 3 else ""
-    words = (
-        f"waiting: {rows:,} rows in {len(paths):,} new files ({', '.join(paths[:3])}{more}); `curate filter` adds them"
-    )
+    waiting: Json | None = None
+    if files := [file for rnd in new for file in rnd.files]:
+        waiting = {"files": [file.path for file in files], "rows": sum(file.num_rows for file in files)}
+        more = f", ... and {len(files) - 3:,} more" if len(files) > 3 else ""
+        further.append(
+            f"waiting: {waiting['rows']:,} rows in {len(files):,} new files "
+            f"({', '.join(waiting['files'][:3])}{more}); `curate filter` adds them"
+        )
     written = content and {name: content[name] for name in ("cut", "superseded", "rows", "kept", "rounds")}
     return Shown(
         config=config,
@@ -149,23 +149,6 @@ def look(config: FilterConfig) -> Shown:
         states=[] if found is None else found.statuses,
         unknown=unknown,
         nothing_yet=f"{home}: no filter here yet; `curate filter` starts it",
-        further=[*_describe_rounds(content), *([words] if files else [])],
-        parts={"written": written, "waiting": {"files": paths, "rows": rows} if files else None},
+        further=[*([] if content is None else describe_content(content)), *further],
+        parts={"written": written, "waiting": waiting},
     )
-
-
-def _describe_rounds(content: Content | None) -> Iterator[str]:
-    if content is None:
-        return
-    cut = content["cut"]
-    for item in content["rounds"]:
-        errors = sum(item["errors"].values())
-        later = "" if item["round"] in cut["rounds"] else ", which was made before"
-        yield (
-            f"round {item['round']}: {item['rows']:,} rows in {len(item['files']):,} files, {item['labelled']:,} "
-            f"labelled, {errors:,} error rows; {item['kept']:,} let in by cut {item['cut']}{later}"
-        )
-        alarms = [test["warning"] for test in (item["shift"], item["foreign"]) if test is not None and test["alarm"]]
-        if alarms or (words := describe_shift(item)):
-            yield f"round {item['round']}: shift: {'ALARM: ' + ' '.join(alarms) if alarms else words}"
-    yield f"cut {cut['id']} {describe_rule(cut['rule'])}: trust {cut['lowest_trust']:.4f} and more"

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
@@ -27,29 +27,14 @@ else:
     filtering, kept_forecast = Lazy("curation.filter.run"), Lazy("curation.pipeline.kept_forecast")
     load = Lazy("curation.config.load")
 
-_PLAN_OPTIONS = (
-    click.option("--probe", "num_rows", type=click.IntRange(min=1), metavar="ROWS", help="Number of rows to probe."),
-    click.option("--no-probe", is_flag=True, help="Label no rows, and make no forecast."),
-    click.option("--save", is_flag=True, help="Keep the forecast, so that the report compares it with what is used."),
-    click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON."),
-)
-
-
-def add_options(options: Iterable[Callable[..., Any]]) -> Callable[..., Any]:
-    """Return a decorator that adds options to a command, in their order."""
-
-    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed([*options]):
-            command = option(command)
-        return command
-
-    return decorated
-
 
 @click.command()
 @CONFIG
 @SET
-@add_options(_PLAN_OPTIONS)
+@click.option("--probe", "num_rows", type=click.IntRange(min=1), metavar="ROWS", help="Number of rows to probe.")
+@click.option("--no-probe", is_flag=True, help="Label no rows, and make no forecast.")
+@click.option("--save", is_flag=True, help="Keep the forecast, so that the report compares it with what is used.")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def plan(config: str, overrides: tuple[str, ...], **how: Any) -> None:
     """Show the stages, their rows and what is already done, and forecast what labelling takes and costs.
 
@@ -62,13 +47,13 @@ def plan(config: str, overrides: tuple[str, ...], **how: Any) -> None:
 def show_plan(
     config: "RunConfig | FilterConfig",
     *,
-    num_rows: int | None,
-    no_probe: bool,
-    save: bool,
-    as_json: bool,
+    num_rows: int | None = None,
+    no_probe: bool = False,
+    save: bool = False,
+    as_json: bool = False,
     recut: bool = False,
 ) -> None:
-    """Print the plan of a run or a filter, by the options of ``_PLAN_OPTIONS``."""
+    """Print the plan of a run or a filter, by the options of ``curate plan``."""
     if no_probe and (save or num_rows is not None):
         raise ConfigError("--no-probe: makes no forecast; leave out --save and --probe, or --no-probe")
     with redirect_stdout(sys.stderr):  # where Ray's warnings go, too: what this command prints is the plan alone
@@ -90,6 +75,13 @@ def show_plan(
         echo(f"forecast: {path}")
 
 
+def _add_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options by which features of a filter are turned on."""
+    for name, text in reversed(list_flags().items()):
+        command = click.option(f"--{name}", name, is_flag=True, help=text)(command)
+    return command
+
+
 @click.command("filter")
 @INPUTS
 @SET
@@ -99,20 +91,19 @@ def show_plan(
 @click.option(
     "--certified", type=float, metavar="ALPHA", help="Keep the most rows, with at most ALPHA wrong (certified)."
 )
-@click.option("--format", "form", type=click.Choice(["parquet", "jsonl", "lance"]), help="File format.")
+@click.option("--format", "form", type=click.Choice(["parquet", "jsonl"]), help="File format.")
 @click.option(
     "--on-shift",
     type=click.Choice(["warn", "fail", "ignore"]),
     help="If the pool differs from the package's rows: write and exit with 3 (default), write nothing, or go on.",
 )
-@add_options(click.option(f"--{name}", name, is_flag=True, help=text) for name, text in list_flags().items())
+@_add_flags
 @ALLOW_CODE
 @click.option("--anyway", is_flag=True, help='Use a package although its run\'s verdict is "do not use".')
 @click.option("--recut", is_flag=True, help="Choose the cut again from all labelled rows, and write all files again.")
 @ADDRESS
 @click.option("--wait", is_flag=True, help="If another filter is writing to OUT, wait until it ends.")
 @click.option("--plan", is_flag=True, help="Filter nothing: show the stages and forecast, as `curate plan` does.")
-@add_options(_PLAN_OPTIONS)
 def filter_pool(
     inputs: tuple[str, ...],
     overrides: tuple[str, ...],
@@ -129,14 +120,11 @@ def filter_pool(
     cut. OUT/filter.json names the files that were written. The exit code is 3 if the newest rows differ from the
     package's.
 
-    With --plan it labels only a sample; --probe, --no-probe, --save and --json are those of `curate plan`.
+    With --plan it labels only a sample; `curate plan CONFIG` has more options.
     """
-    how = {name: options.pop(name) for name in ("num_rows", "no_probe", "save", "as_json")}
-    if not plan and any(how.values()):
-        raise ConfigError("--probe, --no-probe, --save and --json: belong to --plan; add it")
     config = filters.make_filter_config(inputs, add_address(address, overrides), options)
     if plan:
-        show_plan(config, recut=recut, **how)
+        show_plan(config, recut=recut)
         return
     filtered = filtering.run_filter(config, recut=recut, wait=wait)
     for line in filters.describe_filtered(filtered, str(config.output_directory)):

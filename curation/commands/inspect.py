@@ -101,7 +101,7 @@ def _iter_named(directory: Place) -> Iterator[tuple[str, str, int | None]]:
     """Yield name, URI and version of the tables on record, then those that no stage recorded, the newest first."""
     seen = set()
     for stage, record in Manifest.load(directory).stages.items():
-        refs = [] if record.released else list(iter_table_refs(record.outputs))
+        refs = list(iter_table_refs(record.outputs))
         for ref in refs:
             place = to_place(ref.uri)
             seen.add(str(place.resolve()))

@@ -7,18 +7,16 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
 from curation.config.filter import WORK
-from curation.errors import PackageError, RunDirError, TableError
+from curation.errors import PackageError, RunDirError
 from curation.filter.output import MANIFEST, load_content
 from curation.filter.package.checks import check_content
 from curation.filter.package.folder import PACKAGE, load
-from curation.refs import TableRef
 from curation.rundir.manifest import Manifest
 from curation.rundir.sealed import load as load_seal
 from curation.storage.digest import SHA256, Content, find_problem, is_digest_lost
 from curation.storage.json_files import read_json
 from curation.storage.paths import Place, Remote, find_files, require_reachable, to_place
-from curation.tables import io
-from curation.tables.versions import VERSIONS, find_torn, list_contents
+from curation.tables.versions import VERSIONS, find_torn
 from curation.telemetry.standing import Standing, Update
 
 READ_AT_ONCE = 8
@@ -140,7 +138,7 @@ def _list_run(checker: Checker, below: str = "") -> None:
         checker.add(None, f"{below}manifest.json", text, "restore it from a copy")
         return
     found.files += 1
-    found.unsealed += [name for name, record in stages.items() if "sums" not in record.sealed and not record.released]
+    found.unsealed += [name for name, record in stages.items() if "sums" not in record.sealed]
     for name, record in stages.items():
         if (files := load_seal(home, record.sealed)) is None:
             problem = "the list of the stage's files is missing, or its content changed"
@@ -162,16 +160,4 @@ def _list_filter(checker: Checker) -> None:
         checker.add(None, MANIFEST, str(error))
         return
     for file in [] if content is None else content["files"]:
-        path, num_rows = file["path"], int(file["rows"])
-        if not path.endswith(".lance"):
-            checker.name({path: Content(file["bytes"], SHA256 + file["sha256"])}, num_rows)
-            continue
-        ref = TableRef(uri=str(checker.home / path), version=int(file["version"]))
-        try:
-            contents, now = list_contents(ref), io.count(ref)
-        except TableError as error:
-            checker.add(None, path, str(error))
-            continue
-        if now != num_rows:
-            checker.add(None, path, f"has {now:,} rows, and {MANIFEST} names {num_rows:,}")
-        checker.name(contents, num_rows, below=f"{path}/")
+        checker.name({file["path"]: Content(file["bytes"], SHA256 + file["sha256"])}, int(file["rows"]))

@@ -1,6 +1,5 @@
 """The configuration of ``curate filter``: a trust package, a pool, where rows are written, and which rows are kept."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import Field, create_model, model_validator
@@ -13,15 +12,16 @@ from curation.config.models import ModelConfig
 from curation.config.run import PricesConfig, RayConfig
 from curation.config.selection import ClassRiskConfig
 from curation.config.teacher import ActorsConfig, AnswersConfig, AskConfig, BackendName, PassConfig, ScriptedConfig
-from curation.features import iter_found, list_divisions, sections
+from curation.errors import ConfigError
+from curation.features import iter_found, sections
 from curation.storage.paths import Place, to_place
 
-Format = Literal["parquet", "jsonl", "lance"]
+Format = Literal["parquet", "jsonl"]
 OnShift = Literal["warn", "fail", "ignore"]
 WORK = "_curation"
 """Name of an output's folder with labels and the record of stages."""
 
-COLUMNS = ("row_id", "prompt", "completion", "label", "trust", "rank", "source_file", "error")
+COLUMNS = ("row_id", "prompt", "completion", "label", "trust", "trust_raw", "source_file", "error")
 """Columns that a filter writes or needs in its tables; columns of the pool cannot have these names."""
 
 
@@ -60,25 +60,7 @@ class OutputConfig(Section):
     format: Format = "parquet"
     """Format of the files with the rows that pass."""
     rows_per_file: PositiveInt = 100_000
-    """Rows of a file (Lance: of a fragment), each written by one Ray task; the last file may have fewer."""
-    partition_by: tuple[str, ...] = ()
-    """Columns of the output whose values divide the rows into folders, as in Hive; the files do not repeat them."""
-    rank: bool = True
-    """Whether rows get their rank in the cut, 0 for the best; ranking takes 16 bytes for each row that passes, in one
-    process. Rows that come after the cut have none."""
-    keep_rounds: PositiveInt | None = None
-    """Number of newest rounds whose rows and labels stay in ``_curation`` once written; rounds that the shift test
-    pools stay, too. Removed rows are counted and written, but cannot be cut or written again. Unset: all stay."""
-
-    @model_validator(mode="after")
-    def _divisible(self) -> Self:
-        if self.partition_by and self.format == "lance":
-            raise ValueError("partition_by: a Lance table has no partitions; take parquet or jsonl, or leave it out")
-        if len(set(self.partition_by)) != len(self.partition_by):
-            raise ValueError("partition_by: names a column twice")
-        if taken := {"row_id", "prompt", "completion", "trust", "rank"} & set(self.partition_by):
-            raise ValueError(f"partition_by: {min(taken)!r} differs from row to row; take a column with few values")
-        return self
+    """Rows of a file, each written by one Ray task; the last file of a round may have fewer."""
 
 
 class CertifiedConfig(ClassRiskConfig):
@@ -112,17 +94,6 @@ class KeepConfig(Section):
         if isinstance(value, CertifiedConfig):
             return f"certified at alpha {value.alpha:g}" + (" in each class" if value.per == "label" else "")
         return f"{self.rule} {value:,}"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_cap(cls, value: object) -> Any:
-        names = list_divisions()
-        if isinstance(value, Mapping) and (found := [key for key in value if str(key).startswith(tuple(names))]):
-            raise ValueError(
-                f"{min(found)}: a filter decides row by row, so that later rows pass the same cut; leave it out, and "
-                f"choose among what it has written, or in a run ({', '.join(f'selection.{name}' for name in names)})"
-            )
-        return value
 
     @model_validator(mode="after")
     def _one_rule(self) -> Self:
@@ -209,11 +180,7 @@ class CoreFilterConfig(Root):
 
 
 def keep_of(text: str) -> dict[str, Any]:
-    """Return the ``keep`` section that ``--keep`` means: a share if below 1, else a number of rows.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Return the ``keep`` section that ``--keep`` means: a share if below 1, else a number of rows; or refuse it."""
     try:
         value = float(text)
     except ValueError:
@@ -222,7 +189,7 @@ def keep_of(text: str) -> dict[str, Any]:
         return {"share": value}
     if value >= 1 and value.is_integer():
         return {"n": int(value)}
-    raise ValueError(f"{text!r} is neither a share between 0 and 1 nor a whole number of rows above 0")
+    raise ConfigError(f"--keep: {text!r} is neither a share between 0 and 1 nor a whole number of rows above 0")
 
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ files that are added later. A stage's cache key has what its rows depend on: the
 or where the package is.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,6 @@ from curation.features import parts
 from curation.filter.package.folder import TrustPackage
 from curation.filter.stages.cut import MakeCut, compute_calibration_digest
 from curation.filter.stages.kept_shift import MeasureKept, MeasurePoolShift
-from curation.filter.stages.parts import Rank
 from curation.filter.stages.pool import PoolRows, ReadPool
 from curation.filter.stages.write import Write
 from curation.json_types import Json, JsonView
@@ -45,13 +45,6 @@ class PackagedTeacher(TeacherUse):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Round(PoolRows):
-    """A round of a filter: the files that were new at one start."""
-
-    name: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Stages:
     """All stages of a round: those that read and label it, both shift tests, and the one that writes its rows."""
 
@@ -71,8 +64,6 @@ class Described:
 
     rounds: Mapping[str, Stages]
     cut: MakeCut
-    rank: Rank | None
-    """Stage that ranks the rows, or None if the output has no ranks."""
 
     @property
     def looking(self) -> list[Stage]:
@@ -88,7 +79,7 @@ class Described:
     @property
     def all(self) -> list[Stage]:
         """All stages, each after those on which it depends."""
-        return [*self.cutting, *([self.rank] if self.rank else []), *(stages.write for stages in self.rounds.values())]
+        return [*self.cutting, *(stages.write for stages in self.rounds.values())]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +126,7 @@ def describe(
     config: FilterConfig,
     package: TrustPackage,
     teacher: ModelRef | None,
-    rounds: Sequence[Round],
+    rounds: Sequence[PoolRows],
     *,
     made: Outputs | None,
     recut: bool,
@@ -151,47 +142,57 @@ def describe(
             f"{config.output_directory}: was cut by {was}, and is to be by {now}; --recut cuts and writes all rows "
             "again (none is labelled again), or keep the old rule"
         )
-    looked = _describe_looking(config, package, teacher, rounds, gate)
-    base = [rnd.name for rnd in rounds] if made is None or recut else list(made["rounds"])
-    common: dict[str, Any] = {"seed": config.seed, "function": package.description.trust}
+    fitted, sample = package.description, package.description.sample
+    teachers = _describe_teachers(config, package, teacher, gate)
+    looks = {rnd.name: _describe_look(config, package, rnd, gate, *teachers) for rnd in rounds}
+    labels = {name: label.out("labels") for name, (_, _, label) in looks.items()}
     packaged: Json = {"package": package.digest, "uri": package.uri, "allow_code": package.allow_code}
-    labels = {name: looked[name][-1].out("labels") for name in base}
-    cut = MakeCut(name=CUT, tables=labels, rule=rule, keep=config.keep, **common, **packaged)
-    rank = None
-    if config.output.rank:
-        rank = Rank(name="rank", tables=labels, threshold=cut.out("threshold"), **common)
+    packaged["seed"] = config.seed
+    cut = MakeCut(
+        name=CUT,
+        tables={name: labels[name] for name in (labels if made is None or recut else made["rounds"])},
+        rule=rule,
+        keep=config.keep,
+        function=fitted.trust,
+        **packaged,
+    )
     described = {}
     for place, rnd in enumerate(rounds):
-        pool, buy, label = looked[rnd.name]
-        pooled, sample = choose_pooled(rounds[: place + 1]), package.description.sample
-        testing: Json = {"seed": config.seed, "num_rows": rnd.num_rows, "gate": gate.rule, **packaged}
-        kept = MeasureKept(
-            name=f"kept-{rnd.name}",
-            tables={name: looked[name][-1].out("labels") for name in pooled},
-            threshold=cut.out("threshold"),
-            function=package.description.trust,
-            **testing,
-        )
+        pool, buy, label = looks[rnd.name]
+        pooled = choose_pooled(rounds[: place + 1])
+        testing: Json = {"num_rows": rnd.num_rows, "gate": gate.rule, **packaged}
         shift = None
         if sample.states or sample.num_texts:
-            rows = {name: looked[name][0].out("pool") for name in pooled}
-            tables = {rnd.name: label.out("labels")} if sample.states else rows
+            texts = {name: looks[name][0].out("pool") for name in pooled}
+            tables = {rnd.name: labels[rnd.name]} if sample.states else texts
             shift = MeasurePoolShift(name=f"shift-{rnd.name}", tables=tables, **testing)
-        write = _describe_writing(config, rnd, pool, label, cut, rank if rnd.name in base else None)
+        kept = MeasureKept(
+            name=f"kept-{rnd.name}",
+            tables={name: labels[name] for name in pooled},
+            threshold=cut.out("threshold"),
+            function=fitted.trust,
+            **testing,
+        )
+        write = Write(
+            name=f"write-{rnd.name}",
+            labels=labels[rnd.name],
+            examples=pool.out("pool"),
+            threshold=cut.out("threshold"),
+            form=config.output.format,
+            rows_per_file=config.output.rows_per_file,
+            rows=rnd,
+            function=fitted.trust,
+            output=str(config.output_directory / "data"),
+        )
         described[rnd.name] = Stages(pool=pool, buy=buy, label=label, shift=shift, kept=kept, write=write)
-    return Described(rounds=described, cut=cut, rank=rank)
+    return Described(rounds=described, cut=cut)
 
 
-def choose_pooled(rounds: Sequence[Round]) -> list[str]:
+def choose_pooled(rounds: Sequence[PoolRows]) -> list[str]:
     """Return the newest rounds' names, at most ``MAX_ROWS`` rows in all, so that small rounds add up; newest last."""
-    names: list[str] = []
-    num_rows = 0
-    for rnd in reversed(rounds):
-        if names and num_rows + rnd.num_rows > MAX_ROWS:
-            break
-        names.append(rnd.name)
-        num_rows += rnd.num_rows
-    return names[::-1]
+    totals = itertools.accumulate(rnd.num_rows for rnd in reversed(rounds))
+    num = max(1, sum(total <= MAX_ROWS for total in totals))
+    return [rnd.name for rnd in rounds[-num:]]
 
 
 def get_package_place(config: FilterConfig) -> Place:
@@ -199,74 +200,53 @@ def get_package_place(config: FilterConfig) -> Place:
     return config.directory / "package"
 
 
-def _describe_looking(
-    config: FilterConfig,
-    package: TrustPackage,
-    teacher: ModelRef | None,
-    rounds: Sequence[Round],
-    gate: FilterGate,
-) -> dict[str, tuple[ReadPool, Label | None, Label | Read]]:
-    """Return the stages that read each round, buy a server's answers if the teacher reads some, and label it."""
-    settings: Json = {"commit_seconds": config.commit_seconds, "fragment_mb": config.fragment_mb}
-    fitted = package.description
-    ask = config.teacher.asking(fitted.ask).paid_in(str(config.directory))
+def _describe_teachers(
+    config: FilterConfig, package: TrustPackage, teacher: ModelRef | None, gate: FilterGate
+) -> tuple[PackagedTeacher, TeacherUse | None]:
+    """Return the package's teacher, and the server whose answers it reads, if any; all rounds share their stages."""
+    fitted, paid = package.description, str(config.directory)
+    ask = config.teacher.asking(fitted.ask).paid_in(paid)
     if gate.rule is not None:
         ask = ask.model_copy(update={"states": gate.states})
     model = PackagedTeacher(**vars(describe_teacher_use(teacher, ask, name="backend")), package=package.digest)
-    states = list(dict.fromkeys([*fitted.sample.states, *gate.inputs]))
+    if fitted.bought is None:
+        return model, None
+    return model, describe_teacher_use(None, config.teacher.buying(fitted.bought).paid_in(paid), name="backend-server")
+
+
+def _describe_look(
+    config: FilterConfig,
+    package: TrustPackage,
+    rnd: PoolRows,
+    gate: FilterGate,
+    model: PackagedTeacher,
+    server: TeacherUse | None,
+) -> tuple[ReadPool, Label | None, Label | Read]:
+    """Return the stages that read a round, buy a server's answers if the teacher reads some, and label it."""
+    fitted = package.description
+    committing: Json = {"commit_seconds": config.commit_seconds, "fragment_mb": config.fragment_mb}
+    pool = ReadPool(
+        name=f"pool-{rnd.name}",
+        files=[file.to_json() for file in rnd.files],
+        contents=[file.content for file in rnd.files],
+        domain=rnd.domain,
+        columns=list(rnd.columns),
+        max_error_rate=config.pool.max_error_rate,
+        num_rows=rnd.num_rows,
+        **committing,
+    )
+    asking: dict[str, Any] = {"domain": fitted.domain, "decoding": fitted.decoding, "examples": pool.out("pool")}
+    asking |= {"num_rows": rnd.num_rows, **committing}
     reading: dict[str, Any] = {
+        "name": f"label-{rnd.name}",
         "teacher": model,
         "fitted": {fitted.trust: package.trust},
-        "sample": {"states": states, "seed": config.seed},
+        "sample": {"states": list(dict.fromkeys([*fitted.sample.states, *gate.inputs])), "seed": config.seed},
         "needs": [model.backend] if isinstance(model.backend, Out) else [],
     }
-    found: dict[str, tuple[ReadPool, Label | None, Label | Read]] = {}
-    for rnd in rounds:
-        pool = ReadPool(
-            name=f"pool-{rnd.name}",
-            files=[file.to_json() for file in rnd.files],
-            contents=[file.content for file in rnd.files],
-            domain=rnd.domain,
-            columns=list(rnd.columns),
-            max_error_rate=config.pool.max_error_rate,
-            num_rows=rnd.num_rows,
-            **settings,
-        )
-        asking: dict[str, Any] = {"domain": fitted.domain, "decoding": fitted.decoding, "examples": pool.out("pool")}
-        asking |= {"num_rows": rnd.num_rows, **settings}
-        buy, name = None, f"label-{rnd.name}"
-        if fitted.bought is None:
-            label: Label | Read = Label(name=name, seed=config.seed, gate=gate.rule, **asking, **reading)
-        else:
-            buying = config.teacher.buying(fitted.bought).paid_in(str(config.directory))
-            server = describe_teacher_use(None, buying, name="backend-server")
-            buy = Label(name=f"buy-{rnd.name}", teacher=server, seed=config.seed, **asking)
-            assert fitted.served is not None, "the package names whose answers it reads"
-            own_numbers = not fitted.served.top_logprobs
-            label = Read(name=name, answers=buy.out("labels"), reads_numbers=own_numbers, **asking, **reading)
-        found[rnd.name] = pool, buy, label
-    return found
-
-
-def _describe_writing(
-    config: FilterConfig, rnd: Round, pool: ReadPool, label: Label | Read, cut: MakeCut, rank: Rank | None
-) -> Write:
-    """Return the stage that writes a round; ``rank`` is the stage that ranks its rows, None if they have no ranks."""
-    output = config.output
-    return Write(
-        name=f"write-{rnd.name}",
-        labels=label.out("labels"),
-        examples=pool.out("pool"),
-        threshold=cut.out("threshold"),
-        cut=cut.out("id"),
-        form=output.format,
-        rows_per_file=output.rows_per_file,
-        partition_by=list(output.partition_by),
-        with_rank=output.rank,
-        ranks=None if rank is None else rank.out("ranks"),
-        first_rank=0 if rank is None else rank.out("starts", rnd.name),
-        rows=rnd,
-        function=cut.function,
-        output=str(config.output_directory / "data"),
-        commit_seconds=config.commit_seconds,
-    )
+    if server is None:
+        return pool, None, Label(seed=config.seed, gate=gate.rule, **asking, **reading)
+    buy = Label(name=f"buy-{rnd.name}", teacher=server, seed=config.seed, **asking)
+    assert fitted.served is not None, "the package names whose answers it reads"
+    own_numbers = not fitted.served.top_logprobs
+    return pool, buy, Read(answers=buy.out("labels"), reads_numbers=own_numbers, **asking, **reading)

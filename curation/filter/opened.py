@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
 import yaml
 
 from curation.cluster import capacity
@@ -11,23 +10,14 @@ from curation.config import SourceConfig
 from curation.config.filter import WORK, FilterConfig
 from curation.config.load import load_filter
 from curation.errors import ConfigError, RunDirError
-from curation.filter.described import CUT, Described, FilterGate, Round, describe, get_package_place, settle_gate
+from curation.filter.described import CUT, Described, FilterGate, describe, get_package_place, settle_gate
 from curation.filter.output import check_home
-from curation.filter.package.checks import (
-    check_content,
-    check_fits,
-    check_runs,
-    check_teacher,
-    check_verdict,
-    find_teacher,
-)
+from curation.filter.package.checks import check_content, check_package
 from curation.filter.package.folder import PACKAGE, TrustPackage, copy_package, load
 from curation.filter.stages.cut import check_keep
-from curation.filter.stages.parts import check_columns
 from curation.filter.stages.pool import PoolRows
 from curation.hashing import derive
 from curation.metrics.shift import MAX_ROWS
-from curation.models import pin_model
 from curation.pipeline.forecasting import Forecast, forecast_askings, scratch
 from curation.pipeline.probing import NOTHING_ASKED, LeftOut, SplitRows, StageAsk
 from curation.pipeline.session import joined
@@ -46,8 +36,6 @@ from curation.telemetry.console import say
 
 CONFIG = "config.yaml"
 """File name of the configuration of the last start, in the folder of the run's record."""
-EXTRA = (pa.field("label", pa.string()), pa.field("source_file", pa.string()))
-"""Columns that a filter adds to the pool's, by which its output can be partitioned."""
 POOL = "pool"
 
 
@@ -56,7 +44,7 @@ class OpenedFilter(Opened[FilterConfig]):
     """The opened output of a filter, with the stages of its work."""
 
     package: TrustPackage
-    rounds: Sequence[Round]
+    rounds: Sequence[PoolRows]
     described: Described
     gate: FilterGate
 
@@ -67,7 +55,7 @@ class OpenedFilter(Opened[FilterConfig]):
 
     @property
     def stages(self) -> list[Stage]:
-        """The stages of all rounds, the cut and the ranks."""
+        """The stages of all rounds, and the cut."""
         return self.described.all
 
     @property
@@ -84,7 +72,7 @@ class OpenedFilter(Opened[FilterConfig]):
         }
 
     @property
-    def _new(self) -> list[Round]:
+    def _new(self) -> list[PoolRows]:
         """The rounds that have not been read yet."""
         return [rnd for rnd in self.rounds if self.described.rounds[rnd.name].pool.name not in self.manifest.stages]
 
@@ -114,7 +102,7 @@ class OpenedFilter(Opened[FilterConfig]):
             yield from check_pool(preview_pool(new, domain, seed), self.config.pool.max_error_rate)
 
 
-def _describe_files(rounds: Sequence[Round]) -> str:
+def _describe_files(rounds: Sequence[PoolRows]) -> str:
     files = [file for rnd in rounds for file in rnd.files]
     return f"{sum(file.num_rows for file in files):,} rows in {len(files):,} {'file' if len(files) == 1 else 'files'}"
 
@@ -124,9 +112,9 @@ def check(config: FilterConfig) -> tuple[TrustPackage, ModelRef | None]:
     home = config.output_directory
     require_reachable(home)
     package = load(config.package, allow_code=config.allow_code)
-    if (warning := check_verdict(package, anyway=config.anyway)) is not None:
+    teacher, warning = check_package(package, config.teacher, anyway=config.anyway)
+    if warning is not None:
         say(f"warning: {warning}")
-    teacher = locate_teacher(config, package)
     check_content(package)
     sample = package.description.sample
     if not sample.states and not sample.num_texts and config.on_shift != "ignore":
@@ -183,11 +171,9 @@ def open_filter(
                 "or undo the change"
             )
     files = _find_files(config, manifest)
-    rounds = [Round(name=name, **vars(_make_rows(config, package, items))) for name, items in files.items()]
+    rounds = [_make_rows(config, package, items, name) for name, items in files.items()]
     everything = _make_rows(config, package, [file for items in files.values() for file in items])
     everything.check()
-    schema = everything.schema()
-    check_columns(config.output.partition_by, pa.schema([*(item for item in schema if item.name != "error"), *EXTRA]))
     made = manifest.stages[CUT].outputs if CUT in manifest.stages else None
     among = None if made is None or recut else list(made["rounds"])
     if among is None:
@@ -227,20 +213,6 @@ def load_kept_config(home: Place, overrides: Sequence[str] = ()) -> FilterConfig
     return load_filter(work / CONFIG, overrides, given)
 
 
-def locate_teacher(config: FilterConfig, package: TrustPackage) -> ModelRef | None:
-    """Return the package's teacher as it can be loaded here; None for a backend without weights; refuse another one."""
-    check_runs(package, config.teacher)
-    given = None
-    if (model := config.teacher.model) is not None:
-        if model.path is None:
-            raise ConfigError("teacher.model: a model from scratch cannot be a package's teacher; give its path")
-        if package.description.teacher is None:
-            check_teacher(package, ModelRef(base=model.path))
-        given = pin_model(model)
-    check_fits(package)
-    return find_teacher(package, given)
-
-
 def _make_overlap_error(config: FilterConfig, path: str) -> ConfigError:
     return ConfigError(
         f"output.path: {config.output_directory} and the pool ({path}) lie in each other, so that what is written "
@@ -248,10 +220,10 @@ def _make_overlap_error(config: FilterConfig, path: str) -> ConfigError:
     )
 
 
-def _make_rows(config: FilterConfig, package: TrustPackage, files: Sequence[SourceFile]) -> PoolRows:
+def _make_rows(config: FilterConfig, package: TrustPackage, files: Sequence[SourceFile], name: str = "") -> PoolRows:
     """Return the pool rows of the given files, in the order of the files' numbers."""
     ordered = tuple(sorted(files, key=lambda file: file.index))
-    return PoolRows(files=ordered, domain=package.description.domain, columns=config.pool.columns)
+    return PoolRows(name=name, files=ordered, domain=package.description.domain, columns=config.pool.columns)
 
 
 def forecast_filter(

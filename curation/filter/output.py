@@ -6,22 +6,17 @@ sees a row twice or a half-written file, even while ``--recut`` writes.
 
 import json
 import re
-from pathlib import Path
 
 from curation.config.filter import WORK
 from curation.errors import RunDirError
-from curation.filter.stages.write import iter_data_files
 from curation.json_types import Json
 from curation.storage.inside import require_enclosed, resolve_inside
 from curation.storage.json_files import read_json
 from curation.storage.lease import Guard
-from curation.storage.paths import Place, Remote, remove, write_atomically
+from curation.storage.paths import Place, Remote, write_atomically
 
 MANIFEST, DATA = "filter.json", "data"
-_OURS = re.compile(
-    r"part-[0-9a-f]{8}-\d{5,}\.(parquet|jsonl)|rows-[0-9a-f]{8}\.lance(\.ids)?"
-    r"|\.part-[0-9a-f]{8}-\d{5,}\.(parquet|jsonl)\.[0-9a-f]{32}"
-)
+_OURS = re.compile(r"part-[0-9a-f]{8}-\d{5,}\.(parquet|jsonl)|\.part-[0-9a-f]{8}-\d{5,}\.(parquet|jsonl)\.[0-9a-f]{32}")
 """Names of data files that a filter writes; the last alternative is the temporary file of a killed task."""
 
 Content = Json
@@ -65,17 +60,9 @@ def publish(home: Place, content: Content, before: Content | None, guard: Guard)
     if content != before:
         guard()
         write_atomically(home / MANIFEST, json.dumps(content, indent=1))
-    named = {file["path"].removeprefix(f"{DATA}/") for file in content["files"]}
-    for within in list(iter_data_files(home / DATA)):
-        path = home / DATA / within
-        if _OURS.fullmatch(path.name) and within.removesuffix(".ids") not in named:
+    named = {file["path"] for file in content["files"]}
+    written: list[Place] = list((home / DATA).iterdir()) if (home / DATA).is_dir() else []
+    for path in written:
+        if _OURS.fullmatch(path.name) and f"{DATA}/{path.name}" not in named:
             guard()
-            if path.is_dir():
-                remove(path)
-            else:
-                path.unlink(missing_ok=True)
-            folder = path.parent
-            # folders of partitions that no file is left in; an object store has none
-            while isinstance(folder, Path) and folder != home / DATA and not any(folder.iterdir()):
-                folder.rmdir()
-                folder = folder.parent
+            path.unlink(missing_ok=True)

@@ -20,7 +20,7 @@ from curation.config.filter import FilterTeacherConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.errors import ConfigError, PackageError, RowError, SourceError
 from curation.escaping import get_logger
-from curation.filter.package.checks import check_content, check_fits, check_runs, check_verdict, find_teacher
+from curation.filter.package.checks import check_content, check_package
 from curation.filter.package.folder import TrustPackage, load
 from curation.json_types import Json, JsonView
 from curation.metrics.shift import MIN_ROWS, Shift, compare_samples
@@ -70,20 +70,18 @@ def find_missing_columns(domain: Domain, columns: Collection[str]) -> list[str]:
     return min(([name for name in form if name not in columns] for form in forms), key=len)
 
 
-def check_columns(domain: Domain, columns: Collection[str], prefix: str) -> None:
+def check_columns(domain: Domain, columns: Collection[str]) -> None:
     """Refuse rows that lack a column that is read, or have one of an added one's name, by a ``SourceError``."""
     if missing := find_missing_columns(domain, columns):
         forms = " or ".join(", ".join(form) for form in (*domain.forms, domain.columns.names))
         raise SourceError(f"rows lack the column {', '.join(missing)} of the domain {domain.name}, which reads {forms}")
-    check_names(columns, prefix)
+    check_names(columns)
 
 
-def check_names(columns: Collection[str], prefix: str) -> None:
+def check_names(columns: Collection[str]) -> None:
     """Refuse rows that have a column with the name of an added one, by a ``SourceError``."""
-    if taken := [name for name in RESULT.names if f"{prefix}{name}" in columns]:
-        raise SourceError(
-            f"rows have a column {prefix}{taken[0]} already; give a prefix for the added columns, e.g. prefix='weak_'"
-        )
+    if taken := [name for name in RESULT.names if name in columns]:
+        raise SourceError(f"rows have a column {taken[0]} already, which is added; rename it")
 
 
 def _hash(row: Row) -> int:
@@ -163,11 +161,10 @@ class Filter:
         *,
         runs: FilterTeacherConfig | None = None,
         id_column: str | None = None,
-        prefix: str = "",
     ) -> None:
         self.package = package
-        self._settings: dict[str, Any] = {"model": model, "runs": runs, "id_column": id_column, "prefix": prefix}
-        self._prefix, self._id_column = prefix, id_column
+        self._settings: dict[str, Any] = {"model": model, "runs": runs, "id_column": id_column}
+        self._id_column = id_column
         self._domain = get_domain(package.description.domain)
 
     @classmethod
@@ -180,7 +177,6 @@ class Filter:
         allow_code: Sequence[str] = (),
         anyway: bool = False,
         id_column: str | None = None,
-        prefix: str = "",
     ) -> Self:
         """Read a package and check that its teacher and domain are those here; the first row loads the weights.
 
@@ -192,7 +188,6 @@ class Filter:
             anyway: whether to use the package even if the verdict of its run is "do not use".
             id_column: a column of unique integers, the rows' ids, which seed sampled answers. If unset, ids are a hash
                 of the row's content.
-            prefix: the prefix of the names of added columns.
 
         Raises:
             PackageError: the package is missing or incomplete, names code that is not allowed, has the verdict "do not
@@ -205,17 +200,10 @@ class Filter:
                 f"{found.uri}: its teacher reads answers that a server gives, which are to be bought and kept before; "
                 "filter files by `curate filter`, which does both"
             )
-        if (warning := check_verdict(found, anyway=anyway)) is not None:
+        model, warning = check_package(found, runs or FilterTeacherConfig(), teacher, anyway=anyway)
+        if warning is not None:
             _log.warning(warning)
-        check_fits(found)
-        if runs is not None:
-            check_runs(found, runs)
-        return cls(found, find_teacher(found, teacher), runs=runs, id_column=id_column, prefix=prefix)
-
-    @property
-    def added(self) -> tuple[str, ...]:
-        """The names of the added columns."""
-        return tuple(f"{self._prefix}{name}" for name in RESULT.names)
+        return cls(found, model, runs=runs, id_column=id_column)
 
     @cached_property
     def loaded(self) -> tuple[AskSettings, WrappedTeacher, StateTrust]:
@@ -249,12 +237,12 @@ class Filter:
         stream = iter(rows)
         while batch := list(islice(stream, batch_rows)):
             for row in batch:
-                check_names(row, self._prefix)
+                check_names(row)
             scored, answers = self._compute_scores(batch)
             if watch is not None:
                 watch.add(answers)
             for row, found in zip(batch, scored.to_pylist(), strict=True):
-                yield {**row, **dict(zip(self.added, found.values(), strict=True))}
+                yield {**row, **found}
 
     def _compute_scores(self, rows: Sequence[Row]) -> tuple[pa.Table, pa.Table]:
         """Return ``RESULT``'s columns in the order of ``rows``, and the teacher's answers and states by row id."""
@@ -300,32 +288,15 @@ class Filter:
         """Return a watch that compares a stream with the package's sample; without hidden states a ``ValueError``."""
         return ShiftWatch(self.package.reference(), window=window, every=every, seed=self.package.description.made.seed)
 
-    def map(
-        self,
-        dataset: "ray.data.Dataset",
-        *,
-        batch_rows: int = BATCH_ROWS,
-        min_actors: int = 1,
-        max_actors: int = 1,
-        num_cpus: float = 1,
-        num_gpus: float = 0,
-        memory_gib: float = 0,
-        max_restarts: int = 2,
-        max_task_retries: int = 2,
-    ) -> "ray.data.Dataset":
+    def map(self, dataset: "ray.data.Dataset", *, batch_rows: int = BATCH_ROWS, **options: Any) -> "ray.data.Dataset":
         """Return the dataset with label and trust of each row, as one lazy operator of its pipeline.
 
         Args:
             dataset: rows as in the domain's files, or examples of the domain's own columns, and any further columns.
             batch_rows: the number of rows per call of an actor.
-            min_actors: the minimum number of actors.
-            max_actors: the maximum number of actors, each of which holds the whole teacher.
-            num_cpus: the number of CPUs of an actor, and of threads of its model.
-            num_gpus: the number of GPUs of an actor.
-            memory_gib: the memory of an actor, in GiB; 0 declares none.
-            max_restarts: how often Ray replaces a process that died.
-            max_task_retries: how often Ray repeats a batch whose process died, before the pipeline fails with an
-                ``ActorDiedError``. Only ``curate filter`` finds the rows that kill a process.
+            options: further options of ``map_batches``, e.g. ``compute`` and ``num_gpus``; by default one actor, which
+                holds the whole teacher. Ray replaces a process that died, and repeats its batch, twice; then the
+                pipeline fails. Only ``curate filter`` finds the rows that kill a process.
 
         Raises:
             SourceError: the dataset lacks a column that is read, or has one with the name of an added one. If its
@@ -335,24 +306,17 @@ class Filter:
 
         schema = dataset.schema(fetch_if_missing=False)
         if schema is not None:
-            check_columns(self._domain, schema.names, self._prefix)
+            check_columns(self._domain, schema.names)
+        package = {name: getattr(self.package, name) for name in ("uri", "digest", "allow_code")}
+        one_actor = ray.data.ActorPoolStrategy(min_size=1, max_size=1)
+        defaults: dict[str, Any] = {"compute": one_actor, "num_cpus": 1, "max_restarts": 2, "max_task_retries": 2}
         return dataset.map_batches(
             _ScoringActor,
-            fn_constructor_kwargs={
-                "uri": self.package.uri,
-                "digest": self.package.digest,
-                "allow_code": self.package.allow_code,
-                **self._settings,
-            },
+            fn_constructor_kwargs={**package, **self._settings},
             batch_size=batch_rows,
             batch_format="pyarrow",
             zero_copy_batch=True,
-            compute=ray.data.ActorPoolStrategy(min_size=min_actors, max_size=max_actors),
-            num_cpus=num_cpus,
-            num_gpus=num_gpus,
-            memory=memory_gib * 2**30 or None,
-            max_restarts=max_restarts,
-            max_task_retries=max_task_retries,
+            **{**defaults, **options},
         )
 
 
@@ -368,8 +332,8 @@ class _ScoringActor:
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """Return the batch with the columns of ``RESULT`` appended."""
-        check_columns(self._filter._domain, batch.schema.names, self._filter._prefix)
+        check_columns(self._filter._domain, batch.schema.names)
         scored, _ = self._filter._compute_scores(batch.to_pylist())
-        for name, column in zip(self._filter.added, scored.columns, strict=True):
-            batch = batch.append_column(name, column)
+        for name in RESULT.names:
+            batch = batch.append_column(name, scored[name])
         return batch

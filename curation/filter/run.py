@@ -3,15 +3,14 @@
 from typing import Literal, NamedTuple
 
 from curation.config.filter import FilterConfig
-from curation.errors import RunDirError, ShiftError
-from curation.filter.described import CUT, Round, choose_pooled
+from curation.errors import ShiftError
+from curation.filter.described import CUT
 from curation.filter.opened import OpenedFilter, check, open_filter
 from curation.filter.output import DATA, Content, load_content, publish
+from curation.json_types import Json
 from curation.pipeline.kept_forecast import collect_used_since, read_forecast
 from curation.pipeline.work import at_work
 from curation.report.costs import compare_forecast
-from curation.rundir.graph import list_awaited
-from curation.storage import lease
 from curation.telemetry import metrics
 from curation.telemetry.console import say
 from curation.telemetry.metrics import Telemetry
@@ -40,13 +39,9 @@ def run_filter(config: FilterConfig, *, recut: bool = False, wait: bool = False)
         ShiftError: ``on_shift`` is ``fail``, and rows that are not written yet differ clearly from the package's.
     """
     package, teacher = check(config)
-
-    def opening(guard: lease.Guard) -> OpenedFilter:
-        opened = open_filter(config, package, teacher, recut=recut, guard=guard)
-        _require_unreleased(opened)
-        return opened
-
-    with at_work(config.directory, opening, wait=wait) as (opened, run):
+    with at_work(
+        config.directory, lambda guard: open_filter(config, package, teacher, recut=recut, guard=guard), wait=wait
+    ) as (opened, run):
         did = not opened.is_settled()
         run.do(opened.described.looking)
         _warn_of_shift(opened, "shift")
@@ -56,11 +51,8 @@ def run_filter(config: FilterConfig, *, recut: bool = False, wait: bool = False)
         before = load_content(config.output_directory)
         content = collect_content(opened, before)
         publish(config.output_directory, content, before, opened.manifest.guard)
-        _release(opened)
     newest = content["rounds"][-1]
-    alarms = [
-        found["warning"] for found in (newest["shift"], newest["foreign"]) if found is not None and found["alarm"]
-    ]
+    alarms = [found["warning"] for found in (newest["shift"], newest["foreign"]) if found and found["alarm"]]
     return Filtered(content, did, " ".join(alarms) if alarms and config.on_shift != "ignore" else None)
 
 
@@ -86,95 +78,52 @@ def _warn_of_shift(opened: OpenedFilter, look: Literal["shift", "kept"]) -> None
             )
 
 
-def _release(opened: OpenedFilter) -> None:
-    """Remove rows and labels of old rounds by ``output.keep_rounds``; every stage is done, so none uses them.
-
-    A removed round keeps its record with counts, seconds, shift and cut, its files in ``data/``, and answers that were
-    paid for. Later starts need only these, since the shift test pools the newest rounds, whose tables stay.
-    """
-    if (number := opened.config.output.keep_rounds) is None:
-        return
-    kept = {rnd.name for rnd in opened.rounds[-number:]} | set(choose_pooled(opened.rounds))
-    old = {name: stages for name, stages in opened.described.rounds.items() if name not in kept}
-    looking = [stage for stages in old.values() for stage in (stages.pool, stages.buy, stages.label) if stage]
-    if removed := opened.manifest.release([stage.name for stage in looking]):
-        rounds = sorted({name.rpartition("-")[2] for name in removed})
-        say(f"removed rows and labels of {len(rounds)} rounds up to {rounds[-1]} (output.keep_rounds: {number})")
-
-
-def _require_unreleased(opened: OpenedFilter) -> None:
-    """Refuse work that would read rows or labels of a removed round."""
-    records = opened.manifest.stages
-    for status in opened.statuses:
-        gone = [name for name in list_awaited(status.stage) if name in records and records[name].released]
-        if gone and not status.is_settled:
-            raise RunDirError(
-                f"{opened.config.output_directory}: {status.stage.name} has to be done ({status.words}), and reads "
-                f"{', '.join(gone[:3])}, which output.keep_rounds removed; undo the change (--recut, another format, "
-                "another version of the project), or filter the pool into another output"
-            )
-
-
 def collect_content(opened: OpenedFilter, before: Content | None) -> Content:
     """Return the manifest of an output whose stages are all done; ``before`` is the manifest that it replaces."""
-    config, manifest, rounds = opened.config, opened.manifest, opened.rounds
+    config, manifest, rounds = opened.config, opened.manifest, list[Content]()
     forecast = read_forecast(config)
     cut = {**manifest.stages[CUT].outputs, "seed": config.seed}
     superseded = [] if before is None else list(before["superseded"])
     if before is not None and before["cut"]["id"] != cut["id"]:
         superseded.append(before["cut"])
-    described_rounds = [_round(opened, rnd, cut["id"]) for rnd in rounds]
-    counts = [manifest.stages[stages.label.name].outputs["counts"] for stages in opened.described.rounds.values()]
+    all_counts, columns, written = list[Json](), list[str](), list[Content]()
+    for rnd in opened.rounds:
+        stages = vars(opened.described.rounds[rnd.name])
+        records = {name: manifest.stages[stage.name] for name, stage in stages.items() if stage is not None}
+        counts, write = records["label"].outputs["counts"], records["write"].outputs
+        rounds.append(
+            {
+                "round": rnd.name,
+                "started": records["pool"].started,
+                "files": [{"path": file.path, "rows": file.num_rows} for file in rnd.files],
+                "labelled": counts["rows"] - sum(counts["errors"].values()) - counts["dropped"],
+                **opened.gate.collect([counts], False),
+                **{name: counts[name] for name in ("rows", "unparsed", "errors", "prompt_tokens", "output_tokens")},
+                "kept": records["write"].rows,
+                "cut": cut["id"],
+                "shift": records["shift"].outputs["shift"] if "shift" in records else None,
+                "foreign": records["kept"].outputs["kept"],
+                "seconds": {name: record.seconds for name, record in records.items()},
+            }
+        )
+        all_counts.append(counts)
+        columns = write["columns"]
+        files = write["files"]
+        written += [
+            {**file, "path": f"{DATA}/{file['path']}", "cut": cut["id"], "rounds": [rnd.name]} for file in files
+        ]
     return {
         "format": FORMAT,
         "package": {"uri": config.package, "digest": opened.package.digest},
         "pool": config.pool.path,
         "data": config.output.format,
-        "partition_by": list(config.output.partition_by),
-        "columns": manifest.stages[opened.described.rounds[rounds[0].name].write.name].outputs["columns"],
+        "columns": columns,
         "cut": cut,
-        **opened.gate.collect(counts, True),
+        **opened.gate.collect(all_counts, True),
         "superseded": superseded,
-        "rows": sum(item["rows"] for item in described_rounds),
-        "kept": sum(item["kept"] for item in described_rounds),
-        "rounds": described_rounds,
-        "files": _list_files(opened, cut["id"]),
+        "rows": sum(item["rows"] for item in rounds),
+        "kept": sum(item["kept"] for item in rounds),
+        "rounds": rounds,
+        "files": written,
         "costs": compare_forecast(forecast, {} if forecast is None else collect_used_since(forecast, manifest)),
     }
-
-
-def _round(opened: OpenedFilter, rnd: Round, cut: str) -> Content:
-    stages = vars(opened.described.rounds[rnd.name])
-    records = {name: opened.manifest.stages[stage.name] for name, stage in stages.items() if stage is not None}
-    counts = records["label"].outputs["counts"]
-    return {
-        "round": rnd.name,
-        "started": records["pool"].started,
-        "files": [{"path": file.path, "rows": file.num_rows} for file in rnd.files],
-        "rows": counts["rows"],
-        "labelled": counts["rows"] - sum(counts["errors"].values()) - counts["dropped"],
-        **opened.gate.collect([counts], False),
-        "unparsed": counts["unparsed"],
-        "errors": counts["errors"],
-        "prompt_tokens": counts["prompt_tokens"],
-        "output_tokens": counts["output_tokens"],
-        "kept": records["write"].rows,
-        "cut": cut,
-        "shift": records["shift"].outputs["shift"] if "shift" in records else None,
-        "foreign": records["kept"].outputs["kept"],
-        "seconds": {name: record.seconds for name, record in records.items()},
-    }
-
-
-def _list_files(opened: OpenedFilter, cut: str) -> list[Content]:
-    """Return the data files, each with its cut and rounds; a Lance table is listed once, with its last version."""
-    found: dict[str, Content] = {}
-    for name, stages in opened.described.rounds.items():
-        for file in opened.manifest.stages[stages.write.name].outputs["files"]:
-            entry = {**file, "path": f"{DATA}/{file['path']}", "cut": cut, "rounds": [name]}
-            if (known := found.get(entry["path"])) is not None:
-                entry["rows"] += known["rows"]
-                entry["rounds"] = [*known["rounds"], name]
-                entry["version"] = max(entry["version"], known["version"])
-            found[entry["path"]] = entry
-    return list(found.values())

@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, asdict, dataclass, field, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
@@ -28,7 +28,7 @@ from curation.redaction import redact_value
 from curation.refs import fingerprint, iter_table_refs
 from curation.rundir.events import open_events
 from curation.rundir.graph import Position, Stage
-from curation.rundir.sealed import Lost, find_lost, list_of, seal
+from curation.rundir.sealed import Lost, find_lost, seal
 from curation.rundir.status import Recorded
 from curation.sources.source_file import SourceFile
 from curation.storage.conditional import OneObject, RegisterContent
@@ -36,7 +36,7 @@ from curation.storage.files import read_file
 from curation.storage.inside import from_record, is_inside, resolve_inside, to_record
 from curation.storage.json_files import parse_json
 from curation.storage.lease import Guard, guard_nothing
-from curation.storage.paths import Place, Remote, remove, require_reachable, to_place, write_atomically
+from curation.storage.paths import Place, Remote, require_reachable, to_place, write_atomically
 
 FORMAT = 5
 _HEAD, _NO_DIGEST = '{\n "digest": "', "0" * 64
@@ -57,8 +57,6 @@ class StageRecord:
     """The location of the list of its files (:func:`curation.rundir.sealed.seal`); empty if they were not listed."""
     kind: str = ""
     """The name of the stage's class."""
-    released: bool = False
-    """Whether :meth:`Manifest.release` removed the stage's directory; the stage still counts as done."""
     at: Json = field(default_factory=dict)
     """The position of the stage in the run (:class:`curation.rundir.graph.Position`)."""
 
@@ -255,20 +253,6 @@ class Manifest:
             self.attempts[name] = self.attempts.get(name, 0) + 1
         self._lost = None
         self.write()
-
-    def release(self, names: Sequence[str]) -> list[str]:
-        """Remove the directories of done stages but keep their records; return the stages that had a directory."""
-        folders = {name: self.directory_of(name, self.stages[name].inputs) for name in names}
-        there = [name for name, folder in folders.items() if folder.is_dir()]
-        if new := [name for name in names if not self.stages[name].released]:
-            for name in new:
-                self.stages[name] = replace(self.stages[name], sealed={}, released=True)
-            self._lost = None
-            self.write()  # first: a record that counts files that are gone would be done again
-        for name in there:
-            remove(folders[name])
-            list_of(folders[name]).unlink(missing_ok=True)
-        return there
 
     def record(
         self,

@@ -53,8 +53,8 @@ class GateRule(ABC):
         """Return the test of which rows would pass."""
 
     @abstractmethod
-    def describe(self, asked: int, dropped: int, unasked: int) -> str:
-        """Describe the effect: of ``asked`` rows so many were dropped, and others were answered without the rule."""
+    def describe(self, asked: int, dropped: int) -> str:
+        """Describe the effect: of ``asked`` rows so many were dropped."""
 
 
 class GatedStage(Stage):

@@ -71,7 +71,6 @@ class LabelCounts:
     """Prompt and output tokens of the second order, which ``prompt_tokens`` and ``output_tokens`` include."""
     dropped: int = 0
     """Rows that a gate dropped before they were answered."""
-    unasked: int = 0
 
 
 class MakeLabels(AskModel):
@@ -132,8 +131,7 @@ class Label(GatedStage, MakeLabels):
         done = self.finished(result, self.gate)
         if self.gate is not None:
             counts = done.outputs.counts
-            asked = counts.rows - sum(counts.errors.values()) - counts.unasked
-            task.say(self.gate.describe(asked, counts.dropped, counts.unasked))
+            task.say(self.gate.describe(counts.rows - sum(counts.errors.values()), counts.dropped))
         return done
 
     def job(self, task: Task) -> LabelJob:
@@ -172,10 +170,9 @@ def count_labels(ref: TableRef, gate: GateRule | None = None) -> LabelCounts:
         counts.update(truncated=pc.sum(batch.column("truncated")).as_py() or 0)
         counts.update({f"{kind}_tokens": count_tokens(batch, kind) for kind in TOKEN_COLUMNS})
         counts.update(count_orders(batch))
-        if gate is not None:  # an error row may have a score, if its answer failed
+        if gate is not None:
             dropped = pc.sum(batch.column(schemas.DROPPED)).as_py() or 0
-            is_unasked_B = pc.and_(*(batch.column(name).is_null() for name in (gate.score, "error")))
-            counts.update(dropped=dropped, unparsed=-dropped, unasked=pc.sum(is_unasked_B).as_py() or 0)
+            counts.update(dropped=dropped, unparsed=-dropped)
     return LabelCounts(**counts, errors=dict(errors.most_common()))
 
 

@@ -27,14 +27,13 @@ from curation.filter.package.description import (
     PARTS,
     CalibrationRows,
     Description,
-    Interval,
     Made,
-    Measured,
     RunVerdict,
     Sample,
 )
 from curation.filter.package.folder import PACKAGE, write
 from curation.filter.parts import PackagePart
+from curation.json_types import Json
 from curation.refs import TableRef
 from curation.registry import load_code
 from curation.report.rules import STOP
@@ -159,20 +158,18 @@ def _load_answers_config(stage: StageRecord) -> AnswersConfig:
     return answers if served is None else answers.model_copy(update={"endpoint": ServedConfig.model_validate(served)})
 
 
-def _iter_measures(fit: Fit) -> Iterator[Measured]:
-    """Yield the run's metrics of the function on rows with a readable label."""
-    if fit.numbers is None:
-        return
+def _iter_measures(fit: Fit) -> Iterator[Json]:
+    """Yield the run's metrics of the function on rows with a readable label, each with its 95 % interval."""
+    of_trust = {} if fit.numbers is None else fit.numbers["trust"]
     for rows in ("validation", "pool"):
-        found = fit.numbers["trust"].get(rows, {}).get("parsed", {})
-        own = found.get("functions", {}).get(fit.name)
-        if own is None:
+        found = of_trust.get(rows, {}).get("parsed", {})
+        if (own := found.get("functions", {}).get(fit.name)) is None:
             continue
         numbers = {**own, "share_right": found["share_right"], "purity": own["purity_at_n"]}
-        measured = {name: numbers[name] for name in ("share_right", "auc", "ece", "brier", "purity")}
+        estimates = {name: numbers[name] for name in ("share_right", "auc", "ece", "brier", "purity")}
         keys = ("value", "low", "high", "n")
-        intervals = {name: of and Interval(**{key: of[key] for key in keys}) for name, of in measured.items()}
-        yield Measured(rows=rows, num_rows=found["num_rows"], num_top=found["num_top"], **intervals)
+        measured = {name: of and {key: of[key] for key in keys} for name, of in estimates.items()}
+        yield {"rows": rows, "num_rows": found["num_rows"], "num_top": found["num_top"], **measured}
 
 
 def _find_verdict(fit: Fit) -> RunVerdict | None:

@@ -25,8 +25,7 @@ class CapKeys(CoreSelection):
     limit. The best rows of a label are taken. If fewer than n rows fit, all arms select the number that fits in each.
     No guarantee of ``budget.risk`` holds for rows selected under this limit (docs/budget.md)."""
     max_per_label_by: Annotated[str, Field(min_length=1)] = "label"
-    """Key by which ``max_per_label`` counts rows: the ``label`` that is taught, a column of the pool, or
-    ``module:function`` of an example and its label."""
+    """Key by which ``max_per_label`` counts rows: the ``label`` that is taught, or a column of the pool."""
 
     @property
     def counted_by(self) -> dict[str, str]:

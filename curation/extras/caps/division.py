@@ -15,11 +15,10 @@ from curation.arms import Arm
 from curation.arrays import Int64s
 from curation.config import RunConfig
 from curation.config.base import count_share
-from curation.domains import attempt, get_domain
+from curation.domains import get_domain
 from curation.errors import ConfigError
 from curation.extras.caps.config import CapKeys
 from curation.refs import TableRef
-from curation.registry import load_code
 from curation.report.evidence import Evidence
 from curation.selection.capped import Labels, make_own_labels
 from curation.stages.budget import ComputedBudget
@@ -34,17 +33,9 @@ _KEY = "selection.max_per_label_by"
 
 def check_settings(config: RunConfig, section: CapKeys) -> tuple[str, ...]:
     """Refuse, by a ``ConfigError``, a ``max_per_label_by`` that the pool's rows do not have; return no line."""
-    by, columns = section.max_per_label_by, get_domain(config.domain_of("pool")).columns.names
-    if ":" in by:
-        try:
-            found = load_code(by)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigError(f"{_KEY}: {by!r} cannot be imported ({error}); give module:function") from error
-        if not callable(found):
-            raise ConfigError(f"{_KEY}: {by!r} is not a function; give a function of an example and its label")
-    elif by != BY_LABEL and by not in columns:
-        known = ", ".join([BY_LABEL, *columns])
-        raise ConfigError(f"{_KEY}: the pool has no column {by!r}; give one of {known}, or module:function")
+    known = [BY_LABEL, *get_domain(config.domain_of("pool")).columns.names]
+    if (by := section.max_per_label_by) not in known:
+        raise ConfigError(f"{_KEY}: the pool has no column {by!r}; give one of {', '.join(known)}")
     return ()
 
 
@@ -67,33 +58,21 @@ class LabelKeys:
     """The audit table for arms that draw rows and teach gold labels, which then count instead of the weak labels."""
 
     def reader(self) -> Reader:
-        """Return a reader for one pass, which holds 24 bytes per run of consecutive ids of the tables that it reads."""
-        golds = None if self.audit is None else _make_column_reader(self.audit, "gold")
-        column = None if self.by == BY_LABEL or ":" in self.by else _make_column_reader(self.pool, self.by)
-        function = load_code(self.by) if ":" in self.by else None
-        find = io.make_offset_finder(self.pool) if function is not None else None
+        """Return a reader for one pass, which holds 24 bytes per run of consecutive ids of the table that it reads."""
+        read_column = None
+        if self.by != BY_LABEL:
+            read_column = _make_column_reader(self.pool, self.by)
+        elif self.audit is not None:
+            read_column = _make_column_reader(self.audit, "gold")
 
         def read(row_ids_M: Int64s, weak_M: pa.Array) -> Labels:
-            if column is not None:
-                found = column(row_ids_M)
-                try:
-                    text_M = pc.cast(found, pa.string())
-                except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
-                    raise ConfigError(
-                        f"{_KEY}: the column {self.by!r} is {found.type}, which is neither text nor a number"
-                    ) from error
-            else:
-                text_M = weak_M if golds is None else golds(row_ids_M)
-            if function is not None and find is not None:
-                values = []
-                examples = io.take_offsets(self.pool, find(row_ids_M)).to_pylist()
-                for example, label in zip(examples, text_M.to_pylist(), strict=True):
-                    value, failure = attempt(function, example, label)
-                    if failure:
-                        raise ConfigError(f"{_KEY}: {self.by} failed for row {example['row_id']}: {failure}")
-                    values.append(None if value is None else str(value))
-                text_M = pa.array(values, pa.string())
-            hash_M = hash_texts(text_M)
+            text_M = weak_M if read_column is None else read_column(row_ids_M)
+            try:
+                hash_M = hash_texts(pc.cast(text_M, pa.string()))
+            except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
+                raise ConfigError(
+                    f"{_KEY}: the column {self.by!r} is {text_M.type}, which is neither text nor a number"
+                ) from error
             return np.where(hash_M == NO_TEXT, make_own_labels(row_ids_M), hash_M)
 
         return read

@@ -18,8 +18,6 @@ class CascadeConfig(Section):
     """Maximum share of the rows kept by the full pass that the first cut may lose. Unset: the package's."""
     confidence: Share | None = None
     """Probability with which ``loss`` holds. Unset: the package's."""
-    keep: Share | None = None
-    """The best share of the pool by raw score, of which at most ``loss`` is lost. Unset: the share that is kept."""
 
 
 def find_problems(config: "FilterConfig", section: CascadeConfig) -> Iterator[str]:

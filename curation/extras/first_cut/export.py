@@ -63,7 +63,6 @@ def make_cascade(fit: Fit, folder: Path) -> tuple[Cascade, PartFiles] | str:
     if rows is None:
         return "no labelled row has a held-out score; give splits.calibration"
     found = find_first_cut(rows, keep=KEEP)
-    more = "" if found.needed is None else " (splits.source or splits.calibration of the run)"
     cascade = Cascade(
         inputs=inputs,
         states=tuple(state for state in states if state in {*inputs, *split_inputs(fit)[0]}),
@@ -71,7 +70,7 @@ def make_cascade(fit: Fit, folder: Path) -> tuple[Cascade, PartFiles] | str:
         split=split,
         num_rows=len(rows.first_M),
         cut=found.to_json(),
-        words=f"{found.words()}{more}",
+        words=found.words(),
     )
     return cascade, PartFiles(first, partial(write_held_out, rows))
 

@@ -3,10 +3,6 @@
 The threshold is set on the package's held-out rows, for the rule of ``keep``; ``threshold`` explains its guarantee. The
 goal of the first cut is recorded with the labels. Later starts keep it unless the filter is to keep more rows, so that
 new files, and a cut that is made again, label nothing twice.
-
-Each labelling process checks whether the cut pays on its own rows: after ``CHECK_ROWS`` prompts it turns the cut off if
-too few rows were dropped, and answers every row from then on. Turning it off never loses a row and only lowers the
-cost. Which rows are answered then depends on the order of the work, but the answers do not.
 """
 
 import threading
@@ -21,7 +17,7 @@ from curation.arrays import Bools, Floats
 from curation.config.states import parse
 from curation.errors import ConfigError
 from curation.extras.first_cut.config import Cascade, CascadeConfig
-from curation.extras.first_cut.threshold import CHECK_ROWS, can_still_pay, find_first_cut, read_held_out
+from curation.extras.first_cut.threshold import find_first_cut, read_held_out
 from curation.filter.described import FilterGate, FilterInputs, get_package_place
 from curation.heavy import torch
 from curation.json_types import Json, JsonView
@@ -47,12 +43,8 @@ class FirstCutRule(GateRule):
     """The fitted trust function of the prompt's states."""
     threshold: float
     """Raw score below which rows are not answered."""
-    break_even: float
-    """The share of dropped rows below which the cut costs more tokens than it saves (``threshold.FirstCut``)."""
     goal: Mapping[str, float] = field(default_factory=dict)
     """The goal that the threshold was set for, for the record."""
-    check_rows: int = CHECK_ROWS
-    """Number of prompts after which a process checks whether the cut pays."""
 
     def make_gate(self, states: Sequence[str]) -> "PromptGate":
         """Return the gate of a process (``PromptGate``)."""
@@ -70,10 +62,9 @@ class FirstCutRule(GateRule):
 
         return PassingTest(inputs, passes)
 
-    def describe(self, asked: int, dropped: int, unasked: int) -> str:
+    def describe(self, asked: int, dropped: int) -> str:
         """Describe the effect of the cut."""
-        off = f"; it turned itself off because it dropped too few, for {unasked:,} rows" if unasked else ""
-        return f"first cut: {dropped:,} of {asked:,} rows were dropped after their prompt{off}"
+        return f"first cut: {dropped:,} of {asked:,} rows were dropped after their prompt"
 
 
 class PromptGate:
@@ -92,22 +83,15 @@ class PromptGate:
                 f"states (teacher.states: {', '.join(kept)}) at the position prompt_last, and "
                 f"{', '.join(KNOWN_OF_PROMPTS)}"
             )
-        self.num_asked, self.num_dropped, self.is_off = 0, 0, False
         self._raw: dict[int, float] = {}
         self._lock = threading.Lock()
 
     def __call__(self, prompts: pa.RecordBatch) -> Bools:
         """Return whether each row is to be answered, bool [N]; rows without a score are."""
-        if self.is_off:
-            return np.ones(prompts.num_rows, dtype=np.bool_)
         raw_N = self._trust.raw_score(prompts)
         passes_N: Bools = ~(raw_N < self._cut.threshold)
         with self._lock:
             self._raw.update(zip(prompts.column("row_id").to_pylist(), raw_N.tolist(), strict=True))
-            self.num_asked += len(raw_N)
-            self.num_dropped += int((~passes_N).sum())
-            if self.num_asked >= self._cut.check_rows:
-                self.is_off = not can_still_pay(self.num_asked, self.num_dropped, self._cut.break_even)
         return passes_N
 
     def check(self, request: Request) -> None:
@@ -152,22 +136,15 @@ def settle(inputs: FilterInputs) -> FilterGate:
     )
 
     def collect(counts: Sequence[JsonView], of_all: bool) -> Json:
-        """Return the saving of the first cut, from the counts of labelling stages, as JSON."""
-        dropped, unasked = (sum(count[name] for count in counts) for name in ("dropped", "unasked"))
-        spent = sum(count["prompt_tokens"] + count["output_tokens"] for count in counts)
-        passed = sum(count["rows"] - sum(count["errors"].values()) for count in counts) - dropped - unasked
-        tokens = found.tokens_saved(dropped, 0 if found.threshold is None else passed)
-        ends = {name: value for name in ("value", "low", "high") if np.isfinite(value := getattr(tokens, name))}
-        shares = {name: round(of / (spent + of), 6) if spent + of > 0 else None for name, of in ends.items()}
+        """Return the effect of the first cut, from the counts of labelling stages, as JSON."""
         evidence = {**goal, "words": found.words(), "found": found.to_json()} if of_all else {}
-        saving = {"dropped": dropped, "unasked": unasked, "tokens_saved": tokens.to_json(), "share_saved": shares}
-        return {"first_cut": {**evidence, **saving}}
+        return {"first_cut": {**evidence, "dropped": sum(count["dropped"] for count in counts)}}
 
     off = FilterGate(words=(found.words(),), collect=collect)
     if found.threshold is None:
         return off
     function = package.at(get_package_place(config)).functions["cascade"]
-    rule = FirstCutRule(function=function, threshold=found.threshold, break_even=found.break_even, goal=goal)
+    rule = FirstCutRule(function=function, threshold=found.threshold, goal=goal)
     note = (
         f"forecast of the full pass: by the held-out rows the first cut saves {found.saved.value:.1%} of its "
         f"tokens ({found.saved.low:.1%} to {found.saved.high:.1%})"
@@ -176,7 +153,7 @@ def settle(inputs: FilterInputs) -> FilterGate:
 
 
 def _choose_goal(inputs: FilterInputs, asked: CascadeConfig, packaged: Cascade) -> dict[str, float]:
-    """Return the goal of the first cut: that of ``cascade.keep``, or that of existing labels, or that of ``keep``.
+    """Return the goal of the first cut: that of existing labels, or that of ``keep``.
 
     It has the rows to keep (``share`` or least ``trust``), their maximum ``loss``, and its ``confidence``.
     """
@@ -191,21 +168,13 @@ def _choose_goal(inputs: FilterInputs, asked: CascadeConfig, packaged: Cascade) 
         assert value is not None, "the configuration refuses other rules"
         if value >= 1:
             raise ConfigError(f"cascade: keep.n {keep.n:,} is all of the pool's {num_rows:,} rows; leave cascade out")
-    if asked.keep is not None:
-        if kind == "share" and value > asked.keep:
-            raise ConfigError(
-                f"cascade.keep: {asked.keep:g} is less than the share {value:g} that keep.{keep.rule} keeps, so that "
-                "rows of it might be dropped beyond the stated loss; give at least that share"
-            )
-        kind, value = "share", asked.keep
-    elif before is not None:
+    if before is not None:
         was = before.get(kind)
         if was is None or (value > was * (1 + 1e-9) if kind == "share" else value < was):
             (name,) = (name for name in ("share", "trust") if name in before)
             raise ConfigError(
                 f"keep.{keep.rule}: keeps rows that the first cut of this output was not set for ({name} "
-                f"{before[name]:g}), so that some of them were dropped; with cascade.keep (the share of the pool that "
-                "is to be kept) all rows are labelled again"
+                f"{before[name]:g}), so that some of them were dropped; filter into another output"
             )
         value = before[kind]
     limits = {name: getattr(asked, name) or float(packaged.cut[name]) for name in ("loss", "confidence")}
@@ -213,21 +182,7 @@ def _choose_goal(inputs: FilterInputs, asked: CascadeConfig, packaged: Cascade) 
 
 
 def describe_saved(content: JsonView) -> Iterator[str]:
-    """Yield lines on the first cut of a filter, if it has one, and the tokens that it saved."""
-    if (cut := content.get("first_cut")) is None:
-        return
-    yield str(cut["words"])
-    if cut["unasked"]:
-        yield f"first cut: turned itself off because it dropped too few rows, for {cut['unasked']:,} rows"
-    if not cut["dropped"]:
-        return
-    if short := content["cut"]["num_short"]:
-        yield f"first cut: {short:,} fewer rows than requested are kept, since it left no more with a readable label"
-    tokens, shares = cut["tokens_saved"], cut["share_saved"]
-    spread = ""
-    if tokens["low"] is not None:
-        spread = f" ({tokens['low']:,.0f} to {tokens['high']:,.0f}, by the answers of {tokens['n']:,} held-out rows)"
-    yield (
-        f"first cut: {cut['dropped']:,} rows dropped, about {tokens['value']:,.0f} tokens saved{spread}, "
-        f"{shares['value']:.1%} of what the full pass takes"
-    )
+    """Yield lines on the first cut of a filter, if it has one, and how many rows it dropped."""
+    if (cut := content.get("first_cut")) is not None:
+        yield str(cut["words"])
+        yield f"first cut: {cut['dropped']:,} of {content['rows']:,} rows were dropped after their prompt"

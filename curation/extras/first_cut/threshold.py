@@ -46,8 +46,6 @@ COUNT_SHARE = 0.1
 LEAST_SAVED = 0.05
 """Smallest share of the teacher's tokens that a first cut must save to be on. A cut that saves 1 to 3 %, with prompts
 of 29 tokens and answers of 2, makes a run no faster or even slower (``benchmarks.cascade``)."""
-CHECK_ROWS = 1000
-"""Number of pool rows after which the labelling pass checks whether the first cut can still pay."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -100,22 +98,6 @@ def read_held_out(package: TrustPackage) -> HeldOut:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnswerLengths:
-    """Statistics of the lengths of some answers, in tokens."""
-
-    num_rows: int
-    mean: float
-    sd: float
-
-    @classmethod
-    def of(cls, tokens_M: Int64s) -> "AnswerLengths":
-        """Return the statistics of the given lengths, or zeros if there are none."""
-        num_rows = len(tokens_M)
-        sd = float(np.std(tokens_M, ddof=1)) if num_rows > 1 else 0.0
-        return cls(num_rows=num_rows, mean=float(tokens_M.mean()) if num_rows else 0.0, sd=sd)
-
-
-@dataclass(frozen=True, kw_only=True)
 class FirstCut:
     """A first cut with its evidence and its savings, or the reason why it is off."""
 
@@ -141,35 +123,11 @@ class FirstCut:
     """The expected share of the pool that is dropped, as if the threshold had been fixed beforehand."""
     saved: Estimate
     """Expected share of the teacher's tokens (prompt and answer) that is saved; negative if the cut costs tokens."""
-    break_even: float
-    """Share of dropped rows that saves ``LEAST_SAVED`` of the tokens."""
-    fed_twice: float
-    """Number of prompt tokens of a passing row that are fed to the model a second time for its answer."""
-    answers_dropped: AnswerLengths
-    """Answer lengths of the held-out rows below ``limit``."""
     guarantee: str
-    needed: int | None = None
-    """Estimated number of held-out rows that would be enough; None unless there are too few."""
 
     def to_json(self) -> Json:
         """Return the record as a JSON object."""
         return {**asdict(self), "dropped": self.dropped.to_json(), "saved": self.saved.to_json()}
-
-    def tokens_saved(self, num_dropped: int, num_passed: int) -> Estimate:
-        """Estimate the tokens that a teacher saves on a pool: those of dropped answers less those of prompts fed twice.
-
-        The lengths of dropped answers are unknown. Their mean is taken from the held-out rows that are dropped, with a
-        prediction interval (Student's t) for ``num_dropped`` further rows; NaN for fewer than two held-out rows.
-        """
-        known, again = self.answers_dropped, self.fed_twice * num_passed
-        value = num_dropped * known.mean - again
-        if not num_dropped:
-            return Estimate(value=-again, low=-again, high=-again, n=known.num_rows)
-        if known.num_rows < 2:
-            return Estimate(value=value, low=math.nan, high=math.nan, n=known.num_rows)
-        error = known.sd * math.sqrt(1 / known.num_rows + 1 / num_dropped)
-        margin = num_dropped * float(scipy.special.stdtrit(known.num_rows - 1, 1 - TAIL)) * error
-        return Estimate(value=value, low=value - margin, high=value + margin, n=known.num_rows)
 
     def words(self) -> str:
         """Return one sentence for terminal and report."""
@@ -224,17 +182,13 @@ def find_first_cut(
         limit = float(np.partition(ranked_M[:count], rank - 1)[rank - 1]) if rank else -math.inf
         threshold = min(threshold, limit)
     dropped_M = first_M < threshold
-    means = rows.prompt_tokens_M.mean(), rows.output_tokens_M.mean()
     saved = _estimate_saved(rows, dropped_M, fed_twice)
-    needed, off = None, None
     least = math.ceil(math.log(delta) / math.log1p(-loss) - 1e-9)  # the fewest rows with (1 - loss) ** rows <= delta
     if threshold == -np.inf and int(counts.min()) < least:
-        needed = _estimate_needed(rows, num_selected, keep, COUNT_SHARE * (1 - confidence), least)
-        more = "" if needed is None else f"give about {needed:,} held-out rows, or "
-        off = (
+        off: str | None = (
             f"of {len(first_M):,} held-out rows only {int(counts.min()):,} are sure to be among the selected ones, and "
-            f"{least:,} are needed to show a loss of at most {loss:g} with confidence {confidence:g}; {more}allow a "
-            "larger loss"
+            f"{least:,} are needed to show a loss of at most {loss:g} with confidence {confidence:g}; give the run "
+            "more rows (splits.source or splits.calibration), or allow a larger loss"
         )
     else:
         off = _describe_too_little(rows, dropped_M, saved)
@@ -253,11 +207,7 @@ def find_first_cut(
         bound=float(compute_exact_upper(np.array([num_selected]), np.array([lost]), delta)[0]) if on else None,
         dropped=compute_proportion(int(dropped_M.sum()), len(first_M)),
         saved=saved,
-        break_even=min(1.0, float((LEAST_SAVED * sum(means) + fed_twice) / max(means[1] + fed_twice, 1e-9))),
-        fed_twice=fed_twice,
-        answers_dropped=AnswerLengths.of(rows.output_tokens_M[dropped_M]),
         guarantee=_describe_guarantee(keep, full_threshold, loss, confidence) if on else "none: the first cut is off",
-        needed=needed,
     )
 
 
@@ -298,14 +248,6 @@ def _describe_guarantee(keep: float | None, full_threshold: float | None, loss: 
     )
 
 
-def can_still_pay(num_asked: int, num_dropped: int, break_even: float) -> bool:
-    """Return whether the share of dropped rows of a pool may still reach ``break_even``, by the rows so far.
-
-    It cannot if even the exact upper bound (97.5 %) on that share is lower.
-    """
-    return compute_proportion(num_dropped, num_asked).high >= break_even
-
-
 def compute_tolerance_rank(num_rows: int, loss: float, delta: float) -> int:
     """Return the largest r with P(Bin(num_rows, loss) <= r - 1) <= delta; 0 if there is none."""
     return int((scipy.special.bdtr(np.arange(math.ceil(loss * num_rows) + 1), num_rows, loss) <= delta).sum())
@@ -315,17 +257,6 @@ def _compute_counts(num_rows: int, keep: float, delta: float) -> Int64s:
     """Return the integers of an interval that Bin(num_rows, keep) misses with probability at most ``delta``."""
     low, high = (int(scipy.stats.binom.ppf(tail, num_rows, keep)) for tail in (delta / 2, 1 - delta / 2))
     return np.arange(low, high + 1)
-
-
-def _estimate_needed(rows: HeldOut, num_selected: int, keep: float | None, delta: float, least: int) -> int | None:
-    """Estimate how many held-out rows would have ``least`` selected ones; None if no given row is selected."""
-    num_rows = len(rows.first_M)
-    if not num_selected:
-        return None
-    needed = math.ceil(num_rows * least / num_selected)
-    while keep is not None and _compute_counts(needed, keep, delta)[0] < least and needed < 2**40:
-        needed = math.ceil(1.01 * needed)
-    return needed
 
 
 def _estimate_saved(rows: HeldOut, dropped_M: Bools, fed_twice: float) -> Estimate:

@@ -28,7 +28,6 @@ from curation.selection.review import REACH, ScoredRows
 from curation.stages.select import Select
 from curation.storage.paths import Place, require_reachable
 from curation.tables import io
-from curation.telemetry.console import say
 from curation.trust import get_trust
 
 SPARE_ROWS = 1 << 20
@@ -146,9 +145,6 @@ def _find_in_filter(output: Place, arm: str | None) -> Origin:
     function = cut.inputs["function"]
     if arm not in (None, function):
         raise ReviewError(f"--arm {arm}: {output} is the output of a filter, which ranks by {function}; leave it out")
-    if released := [name for name in rounds if stages[f"label-{name}"].released]:
-        rounds = [name for name in rounds if name not in released]
-        say(f"review: of rounds {rounds[0]} to {rounds[-1]} alone; earlier ones were removed (output.keep_rounds)")
     num_written = sum(stages[f"write-{name}"].rows for name in rounds)
     return Origin(
         run=str(output),

@@ -1,21 +1,21 @@
-"""Checks that a trust package may be used here: teacher (by the content of its weights), domain, states, verdict."""
+"""Checks that a trust package may be used here: verdict, teacher (by the content of its weights), domain, content."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from curation.config.endpoint import EndpointConfig, ServedConfig
+from curation.config.endpoint import ServedConfig
 from curation.config.filter import FilterTeacherConfig
 from curation.domains import Domain, Example, attempt, get_domain
 from curation.domains.given import as_asked
-from curation.errors import PackageError
+from curation.errors import ConfigError, PackageError
 from curation.filter.package.description import STOP, Question
 from curation.filter.package.folder import TrustPackage
-from curation.json_types import JsonView
 from curation.label_columns import is_from_domain
-from curation.models import resolve
+from curation.models import pin_model, resolve
 from curation.refs import ModelRef, TrustRef
 from curation.registry import BACKENDS
 from curation.storage.digest import compute_model_digest
@@ -30,25 +30,82 @@ SHOWN = 60
 NUM_ROWS = 4
 
 
-def check_fits(package: TrustPackage) -> None:
-    """Refuse a package unless this version's domain asks and reads the stored questions as the package's run did."""
-    fitted = package.description
-    domain = as_asked(get_domain(fitted.domain), fitted.decoding)
-    if (different := find_difference(domain, fitted.questions)) is not None:
-        options = ", ".join(f"{key}: {value!r}" for key, value in sorted(fitted.domain.options.items()))
-        name = f"{fitted.domain.name} ({options})" if options else fitted.domain.name
+def check_package(
+    package: TrustPackage, runs: FilterTeacherConfig, given: ModelRef | str | None = None, *, anyway: bool = False
+) -> tuple[ModelRef | None, str | None]:
+    """Return a package's teacher as it can be loaded here, and a warning about its verdict; refuse what does not fit.
+
+    ``runs`` and ``given`` say how and where the teacher runs here (:func:`find_teacher`).
+
+    Raises:
+        PackageError: the verdict is "do not use" and not ``anyway``, or teacher, backend or domain are not its own.
+        ModelError: ``given`` is no model.
+    """
+    warning = check_verdict(package, anyway=anyway)
+    check_runs(package, runs)
+    if runs.model is not None:
+        if runs.model.path is None:
+            raise ConfigError("teacher.model: a model from scratch cannot be a package's teacher; give its path")
+        if package.description.teacher is None:
+            check_teacher(package, ModelRef(base=runs.model.path))
+        given = pin_model(runs.model)
+    check_fits(package)
+    return find_teacher(package, given), warning
+
+
+def check_verdict(package: TrustPackage, *, anyway: bool = False) -> str | None:
+    """Return a warning about the package's verdict or its absence, or None; refuse "do not use" unless ``anyway``."""
+    found = package.description.verdict
+    if found is None:
+        return f"{package.uri}: {UNJUDGED}; export it again when `curate report` has made one"
+    if found.level != STOP:
+        return None
+    words = f"{package.uri}: the verdict of its run {package.description.made.run!r}: {found.sentence}"
+    if not anyway:
         raise PackageError(
-            f"{package.uri}: the domain {name} is another version than the package's: "
-            f"{different}; trust was fitted on answers to the package's prompts: install the version that wrote it "
-            f"({fitted.versions.get('trust-curation', 'unknown')}), or export a package of a new run"
+            f"{words} Nothing is labelled by it; mend the run ({found.next}) and export it again, or use it all the "
+            "same by --anyway (anyway: true in a configuration, Filter.load(..., anyway=True))"
         )
+    return words
 
 
-def compute_digests(model: ModelRef) -> dict[str, str]:
-    """Return the digests of ``base`` and ``adapter`` if they are folders; hub ids are identified by their commit."""
-    parts = {"base": model.base, "adapter": model.adapter}
-    folders = {name: to_place(path) for name, path in parts.items() if path is not None}
-    return {name: compute_model_digest(folder) for name, folder in folders.items() if folder.is_dir()}
+def check_runs(package: TrustPackage, runs: FilterTeacherConfig) -> None:
+    """Refuse a backend, scripted answers or a served model that would change the teacher's answers."""
+    if (problem := next(_find_other_answers(package, runs), None)) is not None:
+        raise PackageError(f"{package.uri}: was fitted on {problem}")
+
+
+def _find_other_answers(package: TrustPackage, runs: FilterTeacherConfig) -> Iterator[str]:
+    """Yield what the package was fitted on, and what its answers would be here."""
+    fitted, served, mine = package.description.ask, package.description.served, runs.endpoint
+    if served is None and mine is not None:
+        yield "answers of no server; leave teacher.endpoint out"
+    if served is not None and mine is None:
+        yield (
+            f"answers of {served.model!r} on a server of kind {served.kind}; say where it is: teacher.endpoint: "
+            f"{{url: ..., model: {served.model}, kind: {served.kind}}}"
+        )
+    for name in ServedConfig.model_fields if served is not None and mine is not None else ():
+        if (own := getattr(mine, name)) != (theirs := getattr(served, name)):
+            yield (
+                f"answers of a server with {name} {theirs!r}, and teacher.endpoint.{name} is {own!r}; set it as the "
+                "package has it"
+            )
+    same_weights = all(
+        name == "auto" or (name in list(BACKENDS) and BACKENDS[name].weights)
+        for name in (runs.backend or fitted.backend, fitted.backend)
+    )
+    if runs.backend not in (None, fitted.backend) and not same_weights:
+        yield (
+            f"answers of the backend {fitted.backend}, and teacher.backend is {runs.backend}; only backends that load "
+            "the same weights stand for each other"
+        )
+    for name in ("completions", "state_size") if runs.scripted is not None else ():
+        if (here := getattr(runs.scripted, name)) != (was := getattr(fitted.scripted, name)):
+            yield (
+                f"a scripted teacher with {name} {was}, and teacher.scripted has {here}; leave that key as the package "
+                "has it"
+            )
 
 
 def find_teacher(package: TrustPackage, given: ModelRef | str | None = None) -> ModelRef | None:
@@ -78,100 +135,40 @@ def find_teacher(package: TrustPackage, given: ModelRef | str | None = None) -> 
 
 
 def check_teacher(package: TrustPackage, teacher: ModelRef) -> None:
-    """Refuse another teacher than the package's, by a ``PackageError`` that names both."""
-    fitted = package.description
-    if fitted.teacher is None:
+    """Refuse another teacher than the package's, by a ``PackageError`` that names both.
+
+    Folders are compared by the digest of their content, models of the hub by id and commit.
+    """
+    fitted, known = package.description.teacher, package.description.teacher_digests
+    if fitted is None:
         raise PackageError(
-            f"{package.uri}: was fitted on labels of the backend {fitted.ask.backend}, which has no weights, and is "
-            f"given the model {_format_model(teacher)}; use a package of that model"
+            f"{package.uri}: was fitted on labels of the backend {package.description.ask.backend}, which has no "
+            f"weights, and is given the model {_format_model(teacher, {})}; use a package of that model"
         )
     found = compute_digests(teacher)
-    if found.keys() != fitted.teacher_digests.keys() or (teacher.adapter is None) != (fitted.teacher.adapter is None):
+    was, now = (
+        (digests.get("base", (model.base, model.revision)), digests.get("adapter", model.adapter))
+        for model, digests in ((fitted, known), (teacher, found))
+    )
+    if was != now:
         raise PackageError(
-            f"{package.uri}: its teacher is {_format_model(fitted.teacher)}, and it is given "
-            f"{_format_model(teacher)}: one is a hub id or has an adapter where the other has not; name the teacher "
-            "in the same way"
-        )
-    for part, was in fitted.teacher_digests.items():
-        if found[part] != was:
-            raise PackageError(
-                f"{package.uri}: the {part} of its teacher is {getattr(fitted.teacher, part)} with the digest {was}, "
-                f"and it is given {getattr(teacher, part)} with the digest {found[part]}; give the teacher that it was "
-                "fitted for"
-            )
-    mine, theirs = (fitted.teacher.base, fitted.teacher.revision), (teacher.base, teacher.revision)
-    if "base" not in found and mine != theirs:
-        raise PackageError(
-            f"{package.uri}: its teacher is {_format_model(fitted.teacher)}, and it is given "
-            f"{_format_model(teacher)}; give the teacher that it was fitted for"
+            f"{package.uri}: its teacher is {_format_model(fitted, known)}, and it is given "
+            f"{_format_model(teacher, found)}; give the teacher that it was fitted for"
         )
 
 
-def check_runs(package: TrustPackage, runs: FilterTeacherConfig) -> None:
-    """Refuse a backend, scripted answers or a served model that would change the teacher's answers."""
-    fitted = package.description.ask
-    _check_served(package.uri, package.description.served, runs.endpoint)
-    if (
-        runs.backend is not None
-        and runs.backend != fitted.backend
-        and not (_has_weights(runs.backend) and _has_weights(fitted.backend))
-    ):
-        raise PackageError(
-            f"{package.uri}: was fitted on answers of the backend {fitted.backend}, and teacher.backend is "
-            f"{runs.backend}; only backends that load the same weights stand for each other"
-        )
-    if (scripted := runs.scripted) is not None:
-        for name in ("completions", "state_size"):
-            if (mine := getattr(scripted, name)) != (was := getattr(fitted.scripted, name)):
-                raise PackageError(
-                    f"{package.uri}: was fitted on a scripted teacher with {name} {was}, and teacher.scripted has "
-                    f"{mine}; leave that key as the package has it"
-                )
+def compute_digests(model: ModelRef) -> dict[str, str]:
+    """Return the digests of ``base`` and ``adapter`` if they are folders; hub ids are identified by their commit."""
+    parts = {"base": model.base, "adapter": model.adapter}
+    folders = {name: to_place(path) for name, path in parts.items() if path is not None}
+    return {name: compute_model_digest(folder) for name, folder in folders.items() if folder.is_dir()}
 
 
-def _check_served(uri: str, was: ServedConfig | None, mine: EndpointConfig | None) -> None:
-    """Refuse another served model than the package's; the user is free to choose its place and limits of its cost."""
-    if was is None:
-        if mine is not None:
-            raise PackageError(f"{uri}: was fitted on answers of no server; leave teacher.endpoint out")
-        return
-    if mine is None:
-        raise PackageError(
-            f"{uri}: was fitted on answers of {was.model!r} on a server of kind {was.kind}; say where it is: "
-            f"teacher.endpoint: {{url: ..., model: {was.model}, kind: {was.kind}}}"
-        )
-    for name in ServedConfig.model_fields:
-        if (own := getattr(mine, name)) != (theirs := getattr(was, name)):
-            raise PackageError(
-                f"{uri}: was fitted on answers of a server with {name} {theirs!r}, and teacher.endpoint.{name} is "
-                f"{own!r}; set it as the package has it"
-            )
-
-
-def _has_weights(backend: str) -> bool:
-    """Return whether a backend is built in and loads a model's weights, so that a similar one can replace it."""
-    return backend == "auto" or (backend in list(BACKENDS) and BACKENDS[backend].weights)
-
-
-def _format_model(model: ModelRef) -> str:
-    revision = "" if model.revision is None else f" at {model.revision}"
-    return f"{model.base}{revision}" + (f" with the adapter {model.adapter}" if model.adapter else "")
-
-
-def check_verdict(package: TrustPackage, *, anyway: bool = False) -> str | None:
-    """Return a warning about the package's verdict or its absence, or None; refuse "do not use" unless ``anyway``."""
-    found = package.description.verdict
-    if found is None:
-        return f"{package.uri}: {UNJUDGED}; export it again when `curate report` has made one"
-    if found.level != STOP:
-        return None
-    words = f"{package.uri}: the verdict of its run {package.description.made.run!r}: {found.sentence}"
-    if not anyway:
-        raise PackageError(
-            f"{words} Nothing is labelled by it; mend the run ({found.next}) and export it again, or use it all the "
-            "same by --anyway (anyway: true in a configuration, Filter.load(..., anyway=True))"
-        )
-    return words
+def _format_model(model: ModelRef, digests: Mapping[str, str]) -> str:
+    digest = {name: f" with the digest {value}" for name, value in digests.items()}
+    version = digest.get("base", "" if model.revision is None else f" at {model.revision}")
+    adapter = "" if model.adapter is None else f" with the adapter {model.adapter}{digest.get('adapter', '')}"
+    return f"{model.base}{version}{adapter}"
 
 
 def collect_questions(domain: Domain, rows: Iterable[tuple[Example, str, str | None]]) -> tuple[Question, ...]:
@@ -193,10 +190,12 @@ def collect_questions(domain: Domain, rows: Iterable[tuple[Example, str, str | N
     return tuple(found)
 
 
-def find_difference(domain: Domain, questions: Iterable[Question]) -> str | None:
-    """Return how this version of a domain differs on a stored question, in words, or ``None`` if nothing differs."""
-    for number, question in enumerate(questions):
-        now: JsonView = {
+def check_fits(package: TrustPackage) -> None:
+    """Refuse a package unless this version's domain asks and reads the stored questions as the package's run did."""
+    fitted = package.description
+    domain = as_asked(get_domain(fitted.domain), fitted.decoding)
+    for number, question in enumerate(fitted.questions):
+        now: dict[str, tuple[Any, str]] = {
             "prompt": attempt(domain.prompt, question.example),
             "options": attempt(domain.options, question.example),
             "label": attempt(domain.parse, question.completion, question.example),
@@ -204,16 +203,28 @@ def find_difference(domain: Domain, questions: Iterable[Question]) -> str | None
         for what, (value, problem) in now.items():
             was = getattr(question, what)
             value = tuple(value) if isinstance(value, list) else value
-            if problem or value != was:
-                texts = [
-                    text if isinstance(text, str) else json.dumps(text, ensure_ascii=False, default=str)
-                    for text in (problem or value, was)
-                ]
-                pairs = enumerate(zip(*texts, strict=False))
-                start = max(0, next((i for i, (a, b) in pairs if a != b), min(map(len, texts))) - SHOWN // 3)
-                here, there = (("..." if start else "") + text[start : start + SHOWN] for text in texts)
-                return f"{what} of stored question {number} is {here!r} here, and {there!r} in the package"
-    return None
+            if not problem and value == was:
+                continue
+            options = ", ".join(f"{key}: {value!r}" for key, value in sorted(fitted.domain.options.items()))
+            name = f"{fitted.domain.name} ({options})" if options else fitted.domain.name
+            version = fitted.versions.get("trust-curation", "unknown")
+            here, there = _show_difference(problem or value, was)
+            raise PackageError(
+                f"{package.uri}: the domain {name} is another version than the package's: {what} of stored question "
+                f"{number} is {here!r} here, and {there!r} in the package; trust was fitted on answers to the "
+                f"package's prompts: install the version that wrote it ({version}), or export a package of a new run"
+            )
+
+
+def _show_difference(*values: object) -> tuple[str, str]:
+    """Return two values as texts, from a little before their first difference."""
+    texts = [
+        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str) for value in values
+    ]
+    pairs = enumerate(zip(*texts, strict=False))
+    start = max(0, next((place for place, (a, b) in pairs if a != b), min(map(len, texts))) - SHOWN // 3)
+    one, other = (("..." if start else "") + text[start : start + SHOWN] for text in texts)
+    return one, other
 
 
 def check_content(package: TrustPackage) -> None:
@@ -261,13 +272,10 @@ def _check_scores(package: TrustPackage, ref: TrustRef, states: Sequence[str]) -
             else:
                 columns.append(pa.array([1] * NUM_ROWS).cast(field.type))
         raw_N = function.raw_score(pa.RecordBatch.from_arrays(columns, schema=schema))
+        if raw_N.shape != (NUM_ROWS,) or not np.isfinite(raw_N).all():
+            raise ValueError(f"{NUM_ROWS} rows of plain numbers score {raw_N.tolist()}, so it holds what is no number")
     except Exception as error:  # what is examined may be broken in any way
         raise PackageError(
             f"{package.uri}: its trust function {name} cannot score rows of its teacher ({error}); copy or export the "
             "package again"
         ) from error
-    if raw_N.shape != (NUM_ROWS,) or not np.isfinite(raw_N).all():
-        raise PackageError(
-            f"{package.uri}: its trust function {name} scores {NUM_ROWS} rows of plain numbers as {raw_N.tolist()}, so "
-            "it holds what is no number, and no row could be ranked by it; copy or export the package again"
-        )

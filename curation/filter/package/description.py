@@ -26,32 +26,6 @@ def _without_code(teacher: ModelRef) -> ModelRef:
     return teacher
 
 
-class Interval(Section):
-    """A number with its 95 % interval and number of rows; undefined values are ``None``."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-    n: int
-
-
-class Measured(Section):
-    """Quality of the trust function on one set of rows (``curation.report.trusted``)."""
-
-    rows: str
-    """Set of rows: ``validation``, source rows that fitted no weights but may have stopped the fit, or ``pool``, graded
-    rows of the run's pool, which no fit has seen."""
-    num_rows: int
-    """Number of rows with a label that could be read; only these can be selected."""
-    share_right: Interval | None
-    auc: Interval | None
-    ece: Interval | None
-    brier: Interval | None
-    num_top: int
-    purity: Interval | None
-    """Share of right labels among the ``num_top`` rows with the highest score."""
-
-
 class CalibrationRows(Section):
     """The rows of ``calibration.parquet``."""
 
@@ -142,8 +116,10 @@ class CoreDescription(Section):
     calibration: CalibrationRows | None
     """Calibration rows, or ``None`` if the package has none, so that only fresh ones can certify a cut."""
     sample: Sample
-    evaluation: tuple[Measured, ...] = ()
-    """Quality of the function by set of rows; empty if no report of the run measured this fit."""
+    evaluation: tuple[dict[str, Any], ...] = ()
+    """Quality of the function, for people, by set of ``rows``: ``validation``, source rows that fitted no weights but
+    may have stopped the fit, or ``pool``, graded rows of the run's pool, which no fit has seen. ``num_rows`` have a
+    label that could be read; ``purity`` is of the ``num_top`` best. Empty if no report of the run measured this fit."""
     verdict: RunVerdict | None = None
     """Verdict of the run's report, or ``None`` if no report judged rows that this function chose."""
     versions: dict[str, str]

@@ -61,6 +61,13 @@ def to_floats(column: pa.Array | pa.ChunkedArray) -> Float32s:
     return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float32)
 
 
+def to_graded(table: pa.Table) -> GradedScores:
+    """Return calibration rows; a label that could not be read has NaN scores and is never selected."""
+    label_M = table["label"].cast(pa.string()).to_numpy() if "label" in table.column_names else None
+    correct_M = table["correct"].to_numpy().astype(np.bool_)
+    return GradedScores(to_floats(table["raw"]), to_floats(table["trust"]), correct_M, label_M)
+
+
 def pack_words(words_NW: Words) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays of hashed words by the names in ``WORDS``; empty without texts."""
     if not words_NW.shape[0]:
@@ -114,7 +121,7 @@ class TrustPackage:
         return replace(self, uri=str(folder), trust=replace(self.trust, uri=str(folder / TRUST)), functions=functions)
 
     def calibration(self) -> GradedScores:
-        """Return the calibration rows, if any; a label that could not be read has NaN scores and is never selected."""
+        """Return the calibration rows (:func:`to_graded`); a ``PackageError`` if there are none."""
         if self.description.calibration is None:
             raise PackageError(
                 f"{self.uri}: holds no calibration rows (its run had no splits.calibration with a risk budget, and its "
@@ -123,18 +130,16 @@ class TrustPackage:
             )
         with self.reading(CALIBRATION) as path:
             is_labelled = "label" in pq.read_schema(path).names
-            table = read_rows(path, LABELLED if is_labelled else CALIBRATED)
-            raw_M, trust_M = (to_floats(table[name]) for name in ("raw", "trust"))
-            label_M = table["label"].to_numpy() if is_labelled else None
-            return GradedScores(raw_M, trust_M, table["correct"].to_numpy().astype(np.bool_), label_M)
+            return to_graded(read_rows(path, LABELLED if is_labelled else CALIBRATED))
 
     def reference(self, further: Sequence[str] = ()) -> dict[str, npt.NDArray[np.floating[Any]]]:
         """Return states of sampled labelled rows, [N, D] by state, with ``further`` ones; empty if trust reads none."""
-        if not self.description.sample.states:
+        states = self.description.sample.states
+        if not states:
             return {}
         with self.reading(SHIFT) as path:
             arrays = load_file(path)
-            return {state: arrays[state] for state in dict.fromkeys([*self.description.sample.states, *further])}
+            return {state: arrays[state] for state in dict.fromkeys([*states, *further])}
 
     def words(self) -> Words:
         """Return the hashed words of ``description.sample.num_texts`` questions of labelled rows."""
@@ -143,11 +148,12 @@ class TrustPackage:
 
     def reference_score(self, name: str) -> Float32s | None:
         """Return the ``raw`` or ``trust`` score of each row of :meth:`reference`, float32 [N], NaN without; or None."""
-        if not self.description.sample.states:
+        sample = self.description.sample
+        if not sample.states:
             return None
         with self.reading(SHIFT) as path:
             score_N = load_file(path).get(name)
-            if score_N is not None and score_N.shape != (self.description.sample.num_rows,):
+            if score_N is not None and score_N.shape != (sample.num_rows,):
                 raise ValueError(f"{name} has the shape {score_N.shape}, not one score a row")
             return None if score_N is None else score_N.astype(np.float32)
 
@@ -270,22 +276,24 @@ def _load(uri: str | Place, allow_code: tuple[str, ...] | None) -> TrustPackage:
 
 
 def _refuse_others(folder: Place) -> None:
-    """Refuse files that no package has, before any is read or downloaded."""
+    """Refuse files that no package has, links and devices, before any is read or downloaded."""
     known = {PACKAGE, CALIBRATION, SHIFT, *_list_needed(PARTS), *UNREAD}
-    local = [] if isinstance(folder, Remote) else list(folder.rglob("*"))
-    listed = folder.entries() if isinstance(folder, Remote) else ()
-    names = {file.path for file in listed} | {str(path.relative_to(str(folder))) for path in local if not path.is_dir()}
-    if others := sorted(names - known):
+    if isinstance(folder, Remote):
+        kinds = {file.path: True for file in folder.entries()}
+    else:
+        there = {str(path.relative_to(folder)): path for path in folder.rglob("*")}
+        files = {name: path for name, path in there.items() if path.is_symlink() or not path.is_dir()}
+        kinds = {name: path.is_file() and not path.is_symlink() for name, path in files.items()}
+    if others := sorted(kinds.keys() - known):
         raise PackageError(
             f"{folder}: holds {', '.join(others[:5])}, which no trust package has (only {', '.join(sorted(known))}); "
             "nothing was read; if the package is trusted, remove it and load again"
         )
-    for path in local:
-        if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            raise PackageError(
-                f"{folder}: {path.relative_to(str(folder))} is a link or a device, and what a package holds are files; "
-                "nothing was read; if the package is trusted, copy it with its links followed (cp -rL)"
-            )
+    if odd := [name for name, is_file in kinds.items() if not is_file]:
+        raise PackageError(
+            f"{folder}: {odd[0]} is a link or a device, and what a package holds are files; nothing was read; if the "
+            "package is trusted, copy it with its links followed (cp -rL)"
+        )
 
 
 def _read_content(path: Path, uri: str, allow_code: Collection[str] | None) -> _Content:

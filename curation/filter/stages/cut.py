@@ -18,14 +18,14 @@ from curation.config.filter import CertifiedConfig, KeepConfig
 from curation.domains import get_domain
 from curation.domains.class_counts import find_class_places
 from curation.errors import BudgetError, PackageError, SourceError
-from curation.filter.package.folder import TrustPackage, load, to_floats
+from curation.filter.package.folder import TrustPackage, load, to_floats, to_graded
 from curation.hashing import derive
 from curation.json_types import Json
 from curation.refs import TableRef, fingerprint
 from curation.rundir.graph import Done, InEach, Inputs, Stage, setting
 from curation.rundir.run import Task
 from curation.selection.bound import Bound
-from curation.selection.budget import Count, GradedScores, Pool
+from curation.selection.budget import GradedScores, Pool
 from curation.selection.risk import Certified
 from curation.sources.paths import get_filesystem
 from curation.stages.pool_scores import Batch, PoolScores
@@ -33,7 +33,7 @@ from curation.tables import io, schemas
 
 ALL_TIES = 2**64 - 1
 """Value of a bound's ``tie`` with which every row of exactly the bound's score passes."""
-_READ = ("row_id", "label", "error")
+BATCH_ROWS = 8192
 CALIBRATION = ("raw", "trust", "correct")
 
 
@@ -47,15 +47,22 @@ class ThresholdCut:
     by_label: Mapping[str, float] | None = None
     """Lowest value that passes by label (rows with other labels fail), or None if labels have no own cuts."""
 
-    @property
-    def columns(self) -> list[str]:
-        """The columns that :meth:`passes` reads."""
-        return [*_READ, self.column]
-
-    @property
-    def near(self) -> str:
-        """An SQL filter that excludes most rows that do not pass, and no row that passes."""
-        return f"{self.column} >= CAST({self.bound.score!r} AS FLOAT) AND label IS NOT NULL AND error IS NULL"
+    def iter_passing(
+        self, labels: TableRef, columns: Sequence[str], fragment: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that pass with these columns, of a fragment or of all, in the table's order, in batches."""
+        dataset = io.open_table(labels)
+        fragments = [part for part in dataset.get_fragments() if fragment in (None, part.fragment_id)]
+        scanner = dataset.scanner(
+            columns=list(dict.fromkeys(["row_id", "label", "error", self.column, *columns])),
+            # leaves out most rows that do not pass, and none that passes
+            filter=f"{self.column} >= CAST({self.bound.score!r} AS FLOAT) AND label IS NOT NULL AND error IS NULL",
+            fragments=fragments,
+            batch_size=BATCH_ROWS,
+            scan_in_order=True,
+        )
+        for batch in scanner.to_batches():
+            yield batch.filter(pa.array(self.passes(batch)))
 
     def passes(self, labels: pa.RecordBatch) -> Bools:
         """Return which rows pass, bool [N]; rows without a label never do."""
@@ -70,13 +77,12 @@ class ThresholdCut:
 
     def to_json(self) -> Json:
         """Return the threshold as a JSON object."""
-        by_label = {} if self.by_label is None else {"by_label": dict(self.by_label)}
-        return {"column": self.column, "bound": asdict(self.bound), **by_label}
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
     def from_json(cls, value: Json) -> Self:
         """Return the inverse of :meth:`to_json`."""
-        return cls(column=value["column"], bound=Bound(**value["bound"]), by_label=value.get("by_label"))
+        return cls(**{**value, "bound": Bound(**value["bound"])})
 
 
 class CertifyingRows(NamedTuple):
@@ -91,29 +97,29 @@ class CertifyingRows(NamedTuple):
 
 def read_certifying_rows(config: CertifiedConfig, package: TrustPackage) -> CertifyingRows:
     """Return the rows that certify a cut, fresh or else the package's; refuse them where labels are missing."""
-    given, key = config.calibration, "keep.certified.per: label"
+    given = config.calibration
     found = CertifyingRows(package.calibration(), None) if given is None else read_calibration(given)
     if config.per == "all":
         return found
-    domain = get_domain(package.description.domain)
+    domain, label_M = get_domain(package.description.domain), found.rows.label_M
+    classes, problem = domain.closed_labels() or (), None
     if domain.label_sets is not None:
-        raise PackageError(
-            f"{key}: with domain.multi, as in {package.uri}, a row may have several classes, and is right where the "
-            "whole set is, so that no class has rows of its own to certify; leave per out"
+        problem = (
+            f"with domain.multi, as in {package.uri}, a row may have several classes, and is right where the whole set "
+            "is, so that no class has rows of its own to certify; leave per out"
         )
-    if (classes := domain.closed_labels()) is None:
-        raise PackageError(f"{key}: domain {domain.name} of {package.uri} has no closed set of labels; leave per out")
-    if found.rows.label_M is None:
-        raise PackageError(
-            f"{key}: the calibration rows of {given or package.uri} have no labels; "
-            + ("export the package again" if given is None else "give them in a column 'label'")
+    elif not classes:
+        problem = f"domain {domain.name} of {package.uri} has no closed set of labels; leave per out"
+    elif label_M is None:
+        mend = "export the package again" if given is None else "give them in a column 'label'"
+        problem = f"the calibration rows of {given or package.uri} have no labels; {mend}"
+    elif strange := sorted({label for label in label_M.tolist() if label is not None}.difference(classes)):
+        problem = (
+            f"the calibration rows of {given or package.uri} have the label {strange[0]!r}, which is none of the "
+            f"domain's {len(classes)} classes; write it as one of {', '.join(map(str, classes[:8]))}"
         )
-    known = pa.array(found.rows.label_M, pa.string()).drop_null().unique().to_pylist()
-    if strange := sorted(set(known) - set(classes)):
-        raise PackageError(
-            f"{key}: the calibration rows of {given or package.uri} have the label {strange[0]!r}, which is none "
-            f"of the domain's {len(classes)} classes; write it as one of {', '.join(map(str, classes[:8]))}"
-        )
+    if problem is not None:
+        raise PackageError(f"keep.certified.per: label: {problem}")
     return found._replace(classes=classes)
 
 
@@ -133,12 +139,8 @@ def read_calibration(path: str) -> CertifyingRows:
                 f"keep.certified.calibration: {path}: column {name!r} {found}; give {', '.join(CALIBRATION)}, "
                 f"{name} as {wanted}"
             )
-    raw_M, trust_M = (to_floats(table[name]) for name in ("raw", "trust"))
-    label_M = table["label"].cast(pa.string()).to_numpy() if "label" in table.column_names else None
     floor = (table.schema.metadata or {}).get(b"floor")
-    return CertifyingRows(
-        GradedScores(raw_M, trust_M, table["correct"].to_numpy(), label_M), None if floor is None else float(floor)
-    )
+    return CertifyingRows(to_graded(table), None if floor is None else float(floor))
 
 
 def compute_calibration_digest(path: str) -> str:
@@ -153,9 +155,9 @@ def compute_calibration_digest(path: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """A threshold, and the facts about its rows."""
+    """A threshold, as JSON, and the facts about its rows."""
 
-    threshold: ThresholdCut
+    threshold: Json
     num_labelled: int
     """Number of rows labelled without error and not dropped by a gate."""
     num_dropped: int
@@ -167,6 +169,15 @@ class Decision:
     """Lowest trust that passes, among the rows from which the cut was made."""
     risk: Json | None
     """Settings and result of a calibration (``curation.selection.risk.RiskCut``), or None without one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeCut(Decision):
+    """A decision, an id of its content, its rule, and the rounds from which it was made."""
+
+    id: str
+    rule: Json
+    rounds: list[str]
 
 
 class Packaged(Inputs):
@@ -184,19 +195,7 @@ class Packaged(Inputs):
 class MakeCut(Stage, Packaged):
     """A stage that decides which rows of the labelled rounds pass (:func:`decide`)."""
 
-    class Made(NamedTuple):
-        """The outputs: the fields of a :class:`Decision`, an id, the rule and the rounds."""
-
-        id: str
-        threshold: Json
-        rule: Json
-        rounds: list[str]
-        num_labelled: int
-        num_dropped: int
-        num_short: int
-        num_scored: int
-        lowest_trust: float
-        risk: Json | None
+    Made = MadeCut
 
     tables: InEach[TableRef]
     rule: Json
@@ -216,17 +215,12 @@ class MakeCut(Stage, Packaged):
         keep = self.keep
         given = None if keep.certified is None else read_certifying_rows(keep.certified, self.loaded())
         found = decide(list(self.tables.values()), self.function, keep, given, seed=self.seed)
-        by_class = "" if found.threshold.by_label is None else ", by class from there on"
+        by_class = ", by class from there on" if "by_label" in found.threshold else ""
         task.say(f"{keep.words}: rows with a trust of {found.lowest_trust:.4f} and more pass{by_class}")
         if found.num_short:
             task.say(f"{found.num_short:,} rows fewer than asked for: the first cut left no more with a readable label")
-        threshold = found.threshold.to_json()
-        made = self.Made(
-            id=fingerprint([threshold, self.rule])[:8],
-            rule=self.rule,
-            rounds=list(self.tables),
-            **{**vars(found), "threshold": threshold},
-        )
+        name = fingerprint([found.threshold, self.rule])[:8]
+        made = MadeCut(**vars(found), id=name, rule=self.rule, rounds=list(self.tables))
         return Done(outputs=made, rows=found.num_labelled)
 
 
@@ -235,7 +229,8 @@ def check_keep(keep: KeepConfig, package: TrustPackage, num_rows: int) -> None:
     if keep.certified is not None:
         read_certifying_rows(keep.certified, package)
     elif keep.threshold is None:
-        _count_wanted(keep, num_rows, num_rows, of=f"the pool's {num_rows:,} rows")
+        of = f"the pool's {num_rows:,} rows"
+        _count_wanted(keep, num_rows, num_rows, some=of, readable=of)
 
 
 def decide(
@@ -259,74 +254,73 @@ def decide(
     scored, best = sum(number for number, _ in found), max((highest for _, highest in found), default=-np.inf)
     if not scored:
         raise BudgetError(f"keep: nothing is written: none of {labelled:,} labelled rows has a label that can be read")
-    risk, short = None, 0
+    column, short = raw, 0
+    risk: Json | None = None
+    by_label: dict[str, float] | None = None
     if keep.threshold is not None:
-        score = float(np.float32(keep.threshold))  # trust is float32: 0.9 passes a threshold of 0.9
-        if best < score:
+        column, lowest = trust, float(np.float32(keep.threshold))  # trust is float32: 0.9 passes a threshold of 0.9
+        if best < lowest:
             raise BudgetError(
                 f"keep.threshold: nothing is written: no row has a trust of at least {keep.threshold}, the highest of "
                 f"{scored:,} is {best:.4f}; lower the threshold (the labels are kept)"
             )
-        threshold = ThresholdCut(column=trust, bound=Bound(score=score, tie=ALL_TIES, seed=0, num_selected=0))
+        bound = Bound(score=lowest, tie=ALL_TIES, seed=0, num_selected=0)
     elif keep.certified is not None:
         assert given is not None, "the caller reads them"
         graded: Any = {"calibration": given.rows, "floor": given.floor, "classes": given.classes}
-        graded["seed"] = derive(seed, "risk")
-        count = _count_certified(keep.certified, Pool(num_rows=labelled, scores=pool, **graded))
-        risk, by_label = {"per": keep.certified.per, **(count.risk or {})}, None
-        if keep.certified.per == "label":
-            cuts = ((item["label"], item["threshold"]) for item in risk["classes"])
-            by_label = {label: cut for label, cut in cuts if cut is not None}
-        lowest_raw = count.threshold if by_label is None else min(by_label.values())
-        assert lowest_raw is not None, "rows pass"
-        bound = Bound(score=lowest_raw, tie=ALL_TIES, seed=0, num_selected=0)
-        threshold = ThresholdCut(column=raw, bound=bound, by_label=by_label)
+        counted = Pool(num_rows=labelled, scores=pool, seed=derive(seed, "risk"), **graded)
+        risk, lowest, by_label = _compute_certified(keep.certified, counted)
+        bound = Bound(score=lowest, tie=ALL_TIES, seed=0, num_selected=0)
     else:
-        wanted = _count_wanted(keep, labelled + dropped, scored + dropped)
+        of = f"{labelled + dropped:,} labelled rows"
+        readable = f"the {scored + dropped:,} of {of} that have a label that can be read"
+        wanted = _count_wanted(keep, labelled + dropped, scored + dropped, some=of, readable=readable)
         short = max(0, wanted - scored)
-        threshold = ThresholdCut(column=raw, bound=pool.bound(wanted - short, seed))
-    lowest = min(_iter_passing_trusts(tables, threshold, trust), default=float("nan"))
+        bound = pool.bound(wanted - short, seed)
+    threshold = ThresholdCut(column=column, bound=bound, by_label=by_label)
+    passing = (to_floats(batch.column(trust)) for ref in tables for batch in threshold.iter_passing(ref, [trust]))
     return Decision(
-        threshold=threshold,
+        threshold=threshold.to_json(),
         num_labelled=labelled,
         num_dropped=dropped,
         num_short=short,
         num_scored=scored,
-        lowest_trust=lowest,
+        lowest_trust=min((float(trust_B.min()) for trust_B in passing if len(trust_B)), default=float("nan")),
         risk=risk,
     )
 
 
-def _count_wanted(keep: KeepConfig, labelled: int, scored: int, of: str | None = None) -> int:
-    """Return how many rows ``keep`` requests; both counts include dropped rows, and ``of`` names them in messages."""
+def _count_wanted(keep: KeepConfig, labelled: int, scored: int, *, some: str, readable: str) -> int:
+    """Return how many rows ``keep`` requests; both counts include dropped rows, ``some`` and ``readable`` name them."""
     wanted = keep.n or count_share(keep.share or 0.0, labelled)
     if wanted < 1:
         raise BudgetError(
-            f"keep.share: nothing is written: {keep.share} of {of or f'{labelled:,} labelled rows'} is less than one; "
-            "give a larger share"
+            f"keep.share: nothing is written: {keep.share} of {some} is less than one; give a larger share"
         )
     if wanted > scored:
-        raise BudgetError(
-            f"keep.{keep.rule}: {wanted:,} rows are more than "
-            f"{of or f'the {scored:,} of {labelled:,} labelled rows that have a label that can be read'}; keep fewer"
-        )
+        raise BudgetError(f"keep.{keep.rule}: {wanted:,} rows are more than {readable}; keep fewer")
     return wanted
 
 
-def _count_certified(config: CertifiedConfig, pool: Pool) -> Count:
-    """Return the count of rows above the cut that calibration rows certify, by the budget rule of runs."""
+def _compute_certified(config: CertifiedConfig, pool: Pool) -> tuple[Json, float, dict[str, float] | None]:
+    """Return what certifies a cut, by the budget rule of runs, its lowest raw score and, by class, those of labels."""
     found = Certified(**config.model_dump(exclude={"calibration"})).count(pool)
-    made = found.risk
-    assert made is not None, "the rule says what it found"
+    assert found.risk is not None, "the rule says what it found"
+    risk = {"per": config.per, **found.risk}
     if not found.n:
-        needed = made["needed"]
-        by = f" ({made['guarantee'].removeprefix('none: ')})" if config.per == "label" else ""
-        more = "" if needed is None else f" (about {needed:,} would have sufficed: {made['needed_basis']})"
+        by = f" ({risk['guarantee'].removeprefix('none: ')})" if config.per == "label" else ""
+        more = ""
+        if risk["needed"] is not None:
+            more = f" (about {risk['needed']:,} would have sufficed: {risk['needed_basis']})"
         raise BudgetError(
-            f"keep.certified: nothing is written: {made['num_calibration']:,} calibration rows certify no cut at alpha "
+            f"keep.certified: nothing is written: {risk['num_calibration']:,} calibration rows certify no cut at alpha "
             f"{config.alpha:g}{more}{by}; give more of them, or raise alpha (the labels are kept)"
         )
-    return found
+    if config.per == "all":
+        assert found.threshold is not None, "rows pass"
+        return risk, found.threshold, None
+    cuts = {item["label"]: item["threshold"] for item in risk["classes"] if item["threshold"] is not None}
+    return risk, min(cuts.values()), cuts
 
 
 def _count_scored(batches: Iterable[Batch]) -> tuple[int, float]:
@@ -336,12 +330,3 @@ def _count_scored(batches: Iterable[Batch]) -> tuple[int, float]:
         known_N = score_N[~np.isnan(score_N)]
         number, highest = number + len(known_N), max(highest, float(known_N.max(initial=-np.inf)))
     return number, highest
-
-
-def _iter_passing_trusts(tables: Sequence[TableRef], threshold: ThresholdCut, trust: str) -> Iterator[float]:
-    for ref in tables:
-        columns = list(dict.fromkeys([*threshold.columns, trust]))
-        for batch in io.open_table(ref).scanner(columns=columns, filter=threshold.near).to_batches():
-            passing_N = to_floats(batch.column(trust))[threshold.passes(batch)]
-            if len(passing_N):
-                yield float(passing_N.min())

@@ -57,19 +57,10 @@ class KeptShift:
     """P-value of the distance, if both distributions of trust are equal."""
 
     @property
-    def trust_alarm(self) -> bool:
-        """Whether the trust of rows that pass the cut differs clearly from that of calibration rows that pass it."""
-        return self.p_value is not None and self.p_value < ALARM_P and (self.distance or 0.0) >= CLEAR_DISTANCE
-
-    @property
-    def alarm(self) -> bool:
-        """Whether any of the three comparisons shows a clear difference."""
-        return self.trust_alarm or any(test is not None and test.alarm for test in (self.everything, self.passing))
-
-    def warning(self) -> str | None:
-        """Return a warning for the report, or ``None`` without an alarm."""
+    def alarms(self) -> list[str]:
+        """The clear differences that the three comparisons show, in words."""
         found = [describe_passing(self.passing)] if self.passing is not None and self.passing.alarm else []
-        if self.trust_alarm:
+        if self.p_value is not None and self.p_value < ALARM_P and (self.distance or 0.0) >= CLEAR_DISTANCE:
             found.append(
                 f"the trust of rows that pass the cut is distributed otherwise than that of calibration rows that pass "
                 f"it (Kolmogorov-Smirnov distance {self.distance:.2f})"
@@ -77,12 +68,17 @@ class KeptShift:
         if self.everything is not None and self.everything.alarm:
             of = f"rounds {self.rounds[0]} to {self.rounds[-1]} together: " if len(self.rounds) > 1 else ""
             found.append(f"{of}{self.everything.in_words()}")
-        if not found:
+        return found
+
+    @property
+    def warning(self) -> str | None:
+        """A warning for the report, or ``None`` without an alarm."""
+        if not self.alarms:
             return None
         return (
-            f"Rows are kept that are not like those that trust was fitted on: {'; '.join(found)}. The purity of what "
-            "is kept may be far below what trust and a certified cut say; label some of these rows and fit again, or "
-            "take the foreign rows out of the pool."
+            f"Rows are kept that are not like those that trust was fitted on: {'; '.join(self.alarms)}. The purity of "
+            "what is kept may be far below what trust and a certified cut say; label some of these rows and fit again, "
+            "or take the foreign rows out of the pool."
         )
 
     def to_json(self) -> Json:
@@ -92,8 +88,8 @@ class KeptShift:
             "everything": None if self.everything is None else self.everything.to_json(),
             "passing": None if self.passing is None else self.passing.to_json(),
             "trust": None if self.p_value is None else {"distance": self.distance, "p_value": self.p_value},
-            "alarm": self.alarm,
-            "warning": self.warning(),
+            "alarm": bool(self.alarms),
+            "warning": self.warning,
         }
 
 

@@ -38,8 +38,9 @@ from curation.tasks import make_driver_error
 
 @dataclass(frozen=True, kw_only=True)
 class PoolRows:
-    """The files of a pool, and the columns that are read."""
+    """A round of a filter, the files that were new at one start, and the columns that are read."""
 
+    name: str = ""
     files: tuple[SourceFile, ...]
     """Files of the pool, ordered by their numbers."""
     domain: DomainConfig
@@ -62,10 +63,11 @@ class PoolRows:
         return make_table_schema(get_domain(self.domain), POOL, kept=self.kept)
 
     def check(self) -> None:
-        """Refuse files that lack a column that is read or kept, by a ``SourceError``."""
-        forms = get_domain(self.domain).forms
-        own = set(get_domain(self.domain).columns.names)
-        require_columns(self.files, [[*form, *(name for name in self.columns if name not in own)] for form in forms])
+        """Refuse files that lack a column that is read or kept, or disagree about a type, by a ``SourceError``."""
+        domain = get_domain(self.domain)
+        further = [name for name in self.columns if name not in domain.columns.names]
+        require_columns(self.files, [[*form, *further] for form in domain.forms])
+        make_kept_fields(self.files, further)
 
     def offsets(self, row_ids_N: Int64s) -> Int64s:
         """Return the position of each row in the table, int64 [N]."""

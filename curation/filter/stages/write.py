@@ -1,188 +1,196 @@
-"""Writes the rows of a labels table that pass a threshold, with their prompts, as files of equal numbers of rows.
+"""Writes the rows of a round that pass the cut, with their prompts, as files of equal numbers of rows.
 
-Ray tasks first count the rows of each fragment that pass; then each task writes one file (:mod:`.parts`). File names
-follow from the stage's inputs and the number of the part, files are written atomically, and a note beside the stage's
-other records marks a finished part: a repeated task writes the same file again, and a driver that resumes skips parts
-with a note. A part of a Lance table is one fragment, which the driver commits (:mod:`curation.tables.commits`), so its
-first row id shows whether it is committed.
+Ray tasks first count the rows of each fragment of the labels that pass; then each task writes one file. It streams its
+part of the labels, takes the examples of the rows that pass and renders their prompts, so it never holds more than a
+batch of rows. File names follow from the stage's inputs and the number of the part, files are written atomically, and a
+note beside the stage's other records marks a finished part: a repeated task writes the same file again, and a driver
+that resumes skips parts with a note.
 """
 
-import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+import pyarrow as pa
 import ray
 import ray.exceptions
 
 from curation.config.filter import Format
+from curation.domains import get_domain
 from curation.errors import CommitError
 from curation.filter.stages.cut import ThresholdCut
-from curation.filter.stages.parts import (
-    FilePart,
-    WriteJob,
-    check_number,
-    count_rows,
-    divide,
-    write_part,
-    write_part_as_fragment,
-)
 from curation.filter.stages.pool import PoolRows
 from curation.json_types import Json
-from curation.refs import TableRef, fingerprint
+from curation.refs import TableRef
 from curation.rundir.graph import Done, In, Stage, setting
 from curation.rundir.run import Task
 from curation.storage.lease import Guard, guard_nothing
 from curation.storage.paths import Place, to_place, write_atomically
-from curation.tables import commits, io, schemas
-from curation.tables.files import WrittenFile
-from curation.tables.stream import CommitRound, commit_stream
+from curation.tables import io, schemas
+from curation.tables.files import WrittenFile, write_file
 from curation.tasks import make_driver_error, run_in_tasks
 from curation.telemetry.standing import Standing, Update
 
+ADDED = pa.schema(
+    [
+        pa.field("prompt", pa.string()),
+        pa.field("completion", pa.string()),
+        pa.field("label", pa.string()),
+        pa.field("trust", pa.float32()),
+        pa.field("trust_raw", pa.float32()),  # the score that ranks rows: a float32 sigmoid saturates at 1
+        pa.field("source_file", pa.string()),
+    ]
+)
+"""Columns of written rows beside the pool's own."""
+
+
+class Span(NamedTuple):
+    """A range of a fragment's rows that pass: ``take`` rows after ``skip`` others."""
+
+    fragment: int
+    skip: int
+    take: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilePart:
+    """The rows of one file."""
+
+    number: int
+    spans: tuple[Span, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows."""
+        return sum(span.take for span in self.spans)
+
+
+def divide(counts: Sequence[tuple[int, int]], rows_per_file: int) -> Iterator[FilePart]:
+    """Yield parts of ``rows_per_file`` rows, the last one with the rest, from counts of passing rows by fragment."""
+    spans: list[Span] = []
+    number = held = 0
+    for fragment, count in counts:
+        skip = 0
+        while skip < count:
+            take = min(count - skip, rows_per_file - held)
+            spans.append(Span(fragment, skip, take))
+            skip, held = skip + take, held + take
+            if held == rows_per_file:
+                yield FilePart(number=number, spans=tuple(spans))
+                spans, number, held = [], number + 1, 0
+    if spans:
+        yield FilePart(number=number, spans=tuple(spans))
+
 
 class Write(Stage):
-    """A stage that writes the rows of a round that pass."""
+    """A stage that writes the rows of a round that pass; it is pickled to the tasks that write its files."""
 
     class Made(NamedTuple):
         files: list[Json]
+        """Files with ``path``, ``rows``, ``bytes`` and ``sha256``."""
         columns: list[str]
 
     labels: In[TableRef]
     examples: In[TableRef]
     threshold: In[Json]
-    cut: In[str]
     form: Format
     rows_per_file: int
-    partition_by: list[str]
-    with_rank: bool
-    ranks: In[TableRef | None]
-    first_rank: In[int]
-    """Position of the round's first row in the ranks."""
     rows: PoolRows = setting()
     function: str = setting()
     output: str = setting()
-    commit_seconds: float = setting()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of a row: its id, the pool's own columns, and those of ``ADDED``."""
+        own = [field for field in self.rows.schema() if field.name not in ("row_id", "error", *ADDED.names)]
+        return pa.schema([schemas.ROW_ID, *own, *ADDED])
 
     def run(self, task: Task) -> Done:
         """Write the rows."""
-        # Files of a round carry its own digest; a Lance table takes all rounds of a cut.
-        table = fingerprint([self.cut, self.rows_per_file, self.rows.columns, self.with_rank])[:8]
-        stem = f"rows-{table}" if self.form == "lance" else f"part-{task.directory.name[-8:]}"
-        job = WriteJob(
-            labels=self.labels,
-            examples=self.examples,
-            rows=self.rows,
-            threshold=ThresholdCut.from_json(self.threshold),
-            trust=schemas.trust_column(self.function),
-            output=self.output,
-            stem=stem,
-            form=self.form,
-            rows_per_file=self.rows_per_file,
-            partition_by=tuple(self.partition_by),
-            with_rank=self.with_rank,
-            ranks=self.ranks,
-            first_rank=self.first_rank,
-            commit_seconds=self.commit_seconds,
-        )
-        to_place(self.output).mkdir(parents=True, exist_ok=True)
         with task.progress() as update:
-            files = write_rows(job, task.directory / "notes", guard=task.guard, progress=update)
-        return Done(outputs=self.Made(files=files, columns=job.columns.names), rows=sum(file["rows"] for file in files))
+            stem = f"part-{task.directory.name[-8:]}"
+            files = self.write(stem, task.directory / "notes", guard=task.guard, progress=update)
+        rows = sum(file.rows for file in files)
+        return Done(outputs=self.Made([file.to_json() for file in files], self.schema.names), rows=rows)
 
+    def write(
+        self, stem: str, notes: Place, *, guard: Guard = guard_nothing, progress: Update = lambda standing: None
+    ) -> list[WrittenFile]:
+        """Write the files ``stem-NUMBER`` that have no note yet; return all.
 
-def write_rows(
-    job: WriteJob, notes: Place, *, guard: Guard = guard_nothing, progress: Update | None = None
-) -> list[Json]:
-    """Write the rows that pass and are not written yet; return all files as JSON.
-
-    Files have ``path``, ``rows``, ``bytes`` and ``sha256``; a Lance table has its ``version`` instead of the last two.
-
-    Raises:
-        ConfigError: the columns to partition by have too many values, or one that is too long.
-        CommitError: the store refused, or the numbers of rows that pass and of rows written differ.
-        RunFailedError: Ray gave up.
-    """
-    try:
-        shared = ray.put(job)
-        fragments = [fragment.fragment_id for fragment in io.open_table(job.labels).get_fragments()]
-        counts = list(run_in_tasks(count_rows, zip(fragments, itertools.repeat(shared))))
-        check_number(folders := sorted({folder for found in counts for folder in found}))
-        parts: list[FilePart] = []
-        for folder in folders:
-            of_folder = [(fragment, found[folder]) for fragment, found in zip(fragments, counts, strict=True)]
-            parts += divide(of_folder, job.rows_per_file, folder=folder, number=len(parts))
-        totals = [found.total() for found in counts]
-        starts = itertools.accumulate([job.first_rank, *totals])
-        job = replace(job, starts=dict(zip(fragments, starts, strict=False)))
-
-        def update(rows: int) -> None:
-            if progress is not None:
-                progress(Standing(rows=rows, total=sum(totals)))
-
-        if not parts:
-            return []
-        if job.form == "lance":
-            return [_write_table(job, parts, update, guard=guard)]
-        return _write_files(job, parts, notes, update, guard=guard)
-    except ray.exceptions.RayError as error:
-        raise make_driver_error(error, "writing") from error
-
-
-def _write_files(
-    job: WriteJob, parts: Sequence[FilePart], notes: Place, update: Callable[[int], None], *, guard: Guard
-) -> list[Json]:
-    noted = {path.name for path in notes.iterdir()} if notes.is_dir() else set()
-    there = set(iter_data_files(to_place(job.output)))  # a file that a later cut removed has a note still
-    done: dict[int, WrittenFile] = {}
-    for part in parts:
-        if (name := f"{part.number:05}.json") in noted:
-            written = WrittenFile(**json.loads((notes / name).read_text()))
-            if written.path in there:
+        Raises:
+            CommitError: the store refused, or the numbers of rows that pass and of rows written differ.
+            RunFailedError: Ray gave up.
+        """
+        to_place(self.output).mkdir(parents=True, exist_ok=True)
+        noted = {path.name for path in notes.iterdir()} if notes.is_dir() else set()
+        there = {path.name for path in to_place(self.output).iterdir()}  # a later cut may have removed a noted file
+        done: dict[int, WrittenFile] = {}
+        try:
+            job = ray.put(self)
+            fragments = [fragment.fragment_id for fragment in io.open_table(self.labels).get_fragments()]
+            counts = run_in_tasks(count_passing, ((job, fragment) for fragment in fragments))
+            parts = list(divide(list(zip(fragments, counts, strict=True)), self.rows_per_file))
+            for part in parts:
+                if (name := f"{part.number:05}.json") in noted:
+                    written = WrittenFile(**json.loads((notes / name).read_text()))
+                    if written.path in there:
+                        done[part.number] = written
+            left = [part for part in parts if part.number not in done]
+            total, num_written = sum(part.num_rows for part in parts), sum(file.rows for file in done.values())
+            made = run_in_tasks(write_part, ((job, part, stem) for part in left))
+            for part, written in zip(left, made, strict=True):
+                if written.rows != part.num_rows:
+                    raise CommitError(f"{self.output}/{written.path}: {part.num_rows} rows in, {written.rows} rows out")
+                guard()
+                write_atomically(notes / f"{part.number:05}.json", json.dumps(written.to_json()))
                 done[part.number] = written
-    num_written = sum(written.rows for written in done.values())
-    update(num_written)
-    left = [part for part in parts if part.number not in done]
-    for part, written in zip(left, run_in_tasks(write_part, zip(left, itertools.repeat(ray.put(job)))), strict=True):
-        if written.rows != part.num_rows:
-            raise CommitError(f"{job.output}/{written.path}: {part.num_rows} rows in, {written.rows} rows out")
-        guard()
-        write_atomically(notes / f"{part.number:05}.json", json.dumps(written.to_json()))
-        done[part.number] = written
-        num_written += written.rows
-        update(num_written)
-    return [done[part.number].to_json() for part in parts]
+                num_written += written.rows
+                progress(Standing(rows=num_written, total=total))
+        except ray.exceptions.RayError as error:
+            raise make_driver_error(error, "writing") from error
+        return [done[part.number] for part in parts]
 
 
-def _write_table(job: WriteJob, parts: Sequence[FilePart], update: Callable[[int], None], *, guard: Guard) -> Json:
-    io.create(job.table_uri, job.schema)
-    committer = commits.Committer(job.table_uri, guard)
-    done = ray.put(committer.done.serialize())
-    before, total = _count_committed(job), sum(part.num_rows for part in parts)
-    update(before)
-
-    def committed(done: CommitRound) -> None:
-        update(before + sum(done.rows.values()))
-
-    written = run_in_tasks(write_part_as_fragment, zip(parts, itertools.repeat(ray.put(job)), itertools.repeat(done)))
-    commit_stream(written, [committer], seconds=job.commit_seconds, guard=guard, on_commit=committed)
-    if (found := _count_committed(job)) != total:
-        raise CommitError(f"{job.table_uri}: {total} rows pass, {found} are written")
-    return {"path": f"{job.stem}.lance", "rows": total, "version": io.find_latest(job.table_uri).version}
+def count_passing(job: Write, fragment: int) -> int:
+    """Return how many rows of a fragment of the labels pass."""
+    cut = ThresholdCut.from_json(job.threshold)
+    return sum(batch.num_rows for batch in cut.iter_passing(job.labels, [], fragment))
 
 
-def _count_committed(job: WriteJob) -> int:
-    """Return the number of committed rows of the job's files, which have consecutive numbers."""
-    first, last = job.rows.files[0].index, job.rows.files[-1].index
-    within = f"row_id >= {first << schemas.FILE_SHIFT} AND row_id < {(last + 1) << schemas.FILE_SHIFT}"
-    return io.count(io.find_latest(job.table_uri), filter=within)
+def write_part(job: Write, part: FilePart, stem: str) -> WrittenFile:
+    """Write a part as a file."""
+    path = to_place(job.output) / f"{stem}-{part.number:05}.{job.form}"
+    return write_file(_iter_batches(job, part), job.schema, path, job.form)
 
 
-def iter_data_files(folder: Place, within: str = "") -> Iterator[str]:
-    """Yield the relative paths of the files and tables in an output's data folder and in its partitions."""
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if "=" in path.name:
-            yield from iter_data_files(path, f"{within}{path.name}/")
-        else:
-            yield f"{within}{path.name}"
+def _iter_batches(job: Write, part: FilePart) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a part, at most ``cut.BATCH_ROWS`` at a time."""
+    cut, schema, domain = ThresholdCut.from_json(job.threshold), job.schema, get_domain(job.rows.domain)
+    trust, raw = schemas.trust_column(job.function), schemas.get_raw_column(job.function)
+    own = [name for name in schema.names if name not in ADDED.names]
+    asked = list(dict.fromkeys([*own, *domain.columns.names]))
+    for span in part.spans:
+        seen, stop = 0, span.skip + span.take
+        for batch in cut.iter_passing(job.labels, ["completion", trust, raw], span.fragment):
+            labels = batch.slice(max(span.skip - seen, 0), max(0, stop - max(seen, span.skip)))
+            seen += batch.num_rows
+            if labels.num_rows:
+                row_ids_B = labels.column("row_id").to_numpy()
+                taken = io.take_offsets(job.examples, job.rows.offsets(row_ids_B), asked).combine_chunks()
+                if not np.array_equal(taken["row_id"].to_numpy(), row_ids_B):
+                    raise CommitError(f"{job.examples.uri}: rows are not in the order of the files; remove the output")
+                added = {
+                    "prompt": pa.array([domain.prompt(example) for example in taken.to_pylist()], pa.string()),
+                    "completion": labels.column("completion"),
+                    "label": labels.column("label"),
+                    "trust": labels.column(trust),
+                    "trust_raw": labels.column(raw),
+                    "source_file": job.rows.paths(row_ids_B),
+                }
+                columns = [added[name] if name in added else taken[name].chunk(0) for name in schema.names]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+            if seen >= stop:
+                break

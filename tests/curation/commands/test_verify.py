@@ -6,7 +6,6 @@ import shutil
 from collections import defaultdict
 from pathlib import Path
 
-import lance
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -159,20 +158,13 @@ def test_the_output_of_a_filter_is_read_with_its_own_run(tmp_path: Path):
     run(home / "_curation")
     table = rows(np.arange(50))
     written = write_file(table.to_batches(), table.schema, home / "data" / "part-01234567-00000.parquet", "parquet")
-    lance.write_dataset(table, str(home / "data" / "rows-01234567.lance"))
-    named = [written.to_json(), {"path": "rows-01234567.lance", "rows": 50, "version": 1}]
-    content = {"files": [{**file, "path": f"data/{file['path']}"} for file in named]}
+    content = {"files": [{**written.to_json(), "path": f"data/{written.path}"}]}
     (home / "filter.json").write_text(json.dumps(content))
     assert checked(home).damage == []
     path = home / "data" / written.path
     path.write_bytes(path.read_bytes()[:-5] + b"?" + path.read_bytes()[-4:])
-    lance.dataset(str(home / "data" / "rows-01234567.lance")).delete("row_id = 3")
-    content["files"][1]["version"] = 2
-    (home / "filter.json").write_text(json.dumps(content))
-    assert sorted((item.path, item.problem) for item in checked(home).damage) == [
-        (f"data/{written.path}", "its content changed"),
-        ("data/rows-01234567.lance", "has 49 rows, and filter.json names 50"),
-    ]
+    (damage,) = checked(home).damage
+    assert (damage.path, damage.problem) == (f"data/{written.path}", "its content changed")
     export = next((home / "_curation").glob("gen-0/select-*/trust.jsonl"))
     export.unlink()
     (damage,) = (item for item in checked(home).damage if item.problem == "is missing")

@@ -105,7 +105,7 @@ def median_cut(plain, function, share=0.5):
     """A cut that drops a share of the rows."""
     batch = io.read(plain, filter="error IS NULL").combine_chunks().to_batches()[0]
     raw_N = load_fitted(function).raw_score(batch)
-    return FirstCutRule(function=function, threshold=float(np.quantile(raw_N, share, method="lower")), break_even=0.01)
+    return FirstCutRule(function=function, threshold=float(np.quantile(raw_N, share, method="lower")))
 
 
 def test_rows_that_pass_are_answered_as_without_it_and_dropped_ones_have_no_answer(
@@ -143,25 +143,10 @@ def test_rows_that_pass_are_answered_as_without_it_and_dropped_ones_have_no_answ
 
 
 def test_a_threshold_that_all_rows_pass_changes_no_bit(tiny_model, rows, plain, function, tmp_path):
-    cut = replace(median_cut(plain, function), threshold=-1e9, break_even=0.0)
+    cut = replace(median_cut(plain, function), threshold=-1e9)
     found = io.read(labelled(job_of(tmp_path, tiny_model, gate=cut), rows)).sort_by("row_id")
     assert not any(found["dropped"].to_pylist())
     assert found.drop_columns(cut.columns.names).equals(io.read(plain).sort_by("row_id"))
-
-
-def test_a_pool_on_which_it_drops_nothing_turns_it_off(tiny_model, rows, plain, function, tmp_path):
-    cut = replace(median_cut(plain, function), threshold=-1e9, break_even=0.2, check_rows=30)
-    ref = labelled(job_of(tmp_path, tiny_model, gate=cut), rows)
-    found = io.read(ref).sort_by("row_id")
-    counts = count_labels(ref, cut)
-    assert counts.unasked and "turned itself off" in cut.describe(NUM_ROWS - counts.unasked, 0, counts.unasked)
-    asked = found["first_cut_raw"].is_valid().to_numpy()
-    assert 30 <= asked.sum() < NUM_ROWS - 1 and not asked[-20:].any()
-    assert not any(found["dropped"].to_pylist())
-    assert found["completion"].equals(io.read(plain).sort_by("row_id")["completion"])
-    kept = replace(cut, threshold=median_cut(plain, function).threshold)
-    drops = io.read(labelled(job_of(tmp_path / "kept", tiny_model, gate=kept), rows))
-    assert drops["first_cut_raw"].null_count == 1  # the error row: where rows are dropped it stays on
 
 
 def test_dropped_rows_are_counted_and_neither_graded_nor_selected(tmp_path, rows):
@@ -175,7 +160,7 @@ def test_dropped_rows_are_counted_and_neither_graded_nor_selected(tmp_path, rows
     dropped = {row["row_id"] for row in found if row["dropped"]}
     counts = count_labels(ref, cut)
     words = f"first cut: {len(dropped)} of {NUM_ROWS - 1} rows were dropped after their prompt"
-    assert counts.unasked == 0 and cut.describe(NUM_ROWS - 1, counts.dropped, 0) == words
+    assert cut.describe(NUM_ROWS - 1, counts.dropped) == words
     assert counts.rows == NUM_ROWS and counts.errors == {"bad": 1}
     assert counts.dropped == io.count_dropped(ref) == len(dropped) == pytest.approx(0.3 * NUM_ROWS, abs=3)
     assert counts.unparsed == sum(row["completion"] is not None and row["label"] is None for row in found)
@@ -233,10 +218,10 @@ def test_the_first_function_learns_what_the_full_one_selects(tmp_path, rows):
 
 
 def test_what_is_not_known_after_the_prompt_is_refused(tmp_path, rows):
-    cut = FirstCutRule(function=probe(tmp_path / "last", 8, ("output_last",)), threshold=0.0, break_even=0.1)
+    cut = FirstCutRule(function=probe(tmp_path / "last", 8, ("output_last",)), threshold=0.0)
     with pytest.raises(ConfigError, match=r"reads state_output_last.*prompt_last"):
         PromptGate(cut, STATES)
-    kept = FirstCutRule(function=probe(tmp_path / "prompt", 8), threshold=0.0, break_even=0.1)
+    kept = FirstCutRule(function=probe(tmp_path / "prompt", 8), threshold=0.0)
     with pytest.raises(ConfigError, match=r"teacher\.states: output_last"):
         PromptGate(kept, ("output_last",))
     numbers = probe(tmp_path / "numbers", 9, ("prompt_last", "num_prompt_tokens"))
@@ -244,7 +229,7 @@ def test_what_is_not_known_after_the_prompt_is_refused(tmp_path, rows):
 
 
 def test_rows_with_options_are_refused(tmp_path, rows):
-    cut = FirstCutRule(function=probe(tmp_path / "prompt", 8), threshold=0.0, break_even=0.1)
+    cut = FirstCutRule(function=probe(tmp_path / "prompt", 8), threshold=0.0)
     job = job_of(tmp_path, gate=cut)
     teacher = load_teacher(job.teacher, None)
 

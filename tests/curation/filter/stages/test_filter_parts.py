@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from curation.config import DomainConfig, SourceConfig
 from curation.config.filter import keep_of
-from curation.errors import SourceError
-from curation.filter.stages.parts import divide
+from curation.errors import ConfigError, SourceError
 from curation.filter.stages.pool import PoolRows
+from curation.filter.stages.write import divide
 from curation.sources import discover
 from curation.tables.files import write_file
 from curation.tables.schemas import FILE_SHIFT
@@ -84,7 +84,7 @@ def test_a_file_that_fails_is_not_there_at_all(tmp_path, form):
 def test_keep_is_a_share_or_a_number():
     assert keep_of("0.1") == {"share": 0.1} and keep_of("1") == {"n": 1} and keep_of("1e6") == {"n": 1_000_000}
     for text in ("0", "-3", "1.5", "nan", "all"):
-        with pytest.raises(ValueError, match="is neither a share"):
+        with pytest.raises(ConfigError, match="is neither a share"):
             keep_of(text)
 
 

@@ -1,10 +1,9 @@
-"""Rows that pass a threshold, written with their ranks and in partitions, over fragments in any order and with ties."""
+"""Rows that pass a threshold, written with their scores, over fragments in any order and with ties."""
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import lance
 import numpy as np
@@ -14,9 +13,8 @@ import pytest
 
 from curation.config import DomainConfig, SourceConfig
 from curation.filter.stages.cut import ThresholdCut
-from curation.filter.stages.parts import NULL, WriteJob, rank_rows
 from curation.filter.stages.pool import PoolRows, read_pool
-from curation.filter.stages.write import write_rows
+from curation.filter.stages.write import Write
 from curation.refs import TableRef
 from curation.selection.bound import Bound
 from curation.selection.top_n import sort_by_rank
@@ -77,55 +75,38 @@ def labelled(local_ray, tmp_path_factory):
     )
 
 
-def read(data: Path, path: str, form: str) -> list[dict[str, Any]]:
-    """The rows of a file, with the values in its folders' names."""
-    found = pq.ParquetFile(data / path).read().to_pylist() if form == "parquet" else []
-    if form == "jsonl":  # pyarrow's own reader of JSON data sets never ends with one thread
-        found = [json.loads(line) for line in (data / path).read_text().splitlines()]
-    segments = [segment.split("=", 1) for segment in path.split("/")[:-1]]
-    return [{**row, **{name: None if text == NULL else unquote(text) for name, text in segments}} for row in found]
+def read(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file."""
+    if path.suffix == ".parquet":
+        return pq.ParquetFile(path).read().to_pylist()
+    return [json.loads(line) for line in path.read_text().splitlines()]  # pyarrow's reader never ends with one thread
 
 
-def test_ranks_are_those_of_all_tables_together(labelled, tmp_path):
-    empty = io.create(str(tmp_path / "empty.lance"), io.open_table(labelled.labels).schema)
-    tables = dict(zip("abcd", (empty, labelled.labels, empty, labelled.labels), strict=True))
-    found = rank_rows(tables, labelled.threshold, "trust", str(tmp_path / "ranks.lance"), seed=SEED)
-    number = len(labelled.ranks)
-    assert found.starts == {"a": 0, "b": 0, "c": number, "d": number} and io.count(found.ranks) == 2 * number
-    assert sorted(io.read(found.ranks)["rank"].to_pylist()) == list(range(2 * number))
-
-
-@pytest.mark.parametrize(
-    ("form", "columns"), [("parquet", ("lang", "label")), ("jsonl", ()), ("jsonl", ("lang",)), ("lance", ())]
-)
-def test_every_row_is_written_once_with_its_rank_in_its_partition(labelled, tmp_path, form, columns):
-    ranks = rank_rows({"0000": labelled.labels}, labelled.threshold, "trust", str(tmp_path / "ranks.lance"), seed=SEED)
-    job = WriteJob(
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_every_row_is_written_once_with_its_score(labelled, tmp_path, form):
+    stage = Write(
+        name="write-0000",
         labels=labelled.labels,
         examples=labelled.pool,
         rows=labelled.rows,
-        threshold=labelled.threshold,
+        threshold=labelled.threshold.to_json(),
         rows_per_file=7,
-        trust=TRUST,
+        function="trust",
         output=str(tmp_path / "data"),
-        stem="rows" if form == "lance" else "part",
         form=form,
-        partition_by=columns,
-        with_rank=True,
-        ranks=ranks.ranks,
     )
-    files = write_rows(job, tmp_path / "notes")
-    assert sum(file["rows"] for file in files) == len(labelled.ranks)
-    if form == "lance":
-        rows = lance.dataset(job.table_uri).to_table().to_pylist()
-    else:
-        made = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("part-*")}
-        assert {str(path.relative_to(job.output)) for path in made} == {file["path"] for file in files}
-        assert all(file["rows"] <= 7 for file in files)
-        assert write_rows(job, tmp_path / "notes") == files
-        assert all(path.stat().st_mtime_ns == time for path, time in made.items())
-        rows = [row for file in files for row in read(tmp_path / "data", file["path"], form)]
-    assert {row["row_id"]: row["rank"] for row in rows} == labelled.ranks and len(rows) == len(labelled.ranks)
+    files = stage.write("part", tmp_path / "notes")
+    assert sum(file.rows for file in files) == len(labelled.ranks)
+    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("part-*")}
+    assert {path.name for path in made} == {file.path for file in files}
+    assert [file.rows for file in files[:-1]] == [7] * (len(files) - 1) and files[-1].rows <= 7
+    assert stage.write("part", tmp_path / "notes") == files
+    assert all(path.stat().st_mtime_ns == time for path, time in made.items())
+    rows = [row for file in files for row in read(tmp_path / "data" / file.path)]
+    ids_n, raw_n = (np.array([row[name] for row in rows]) for name in ("row_id", "trust_raw"))
+    ordered_n = sort_by_rank(ids_n, raw_n.astype(np.float32), SEED)
+    assert {row_id: rank for rank, row_id in enumerate(ordered_n.tolist())} == labelled.ranks
+    assert len(rows) == len(labelled.ranks)
     for row in rows:
         number = row["row_id"]
         assert row["lang"] == LANGUAGES[number % 3] and row["label"] == labelled.label_of[number]

@@ -1,6 +1,6 @@
 """A replica of a server on a trust package: it checks requests, answers their rows, watches for a shift, emits metrics.
 
-``deploy/serve.py`` puts it behind Ray Serve; this module itself needs neither Serve nor Ray.
+``serve.py`` puts it behind Ray Serve; this module itself needs neither Serve nor Ray.
 """
 
 import hmac
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from curation.errors import ConfigError, RowError, SourceError
-from curation.filter.rows import Filter
+from curation.filter.rows import RESULT, Filter
 from curation.json_types import Json
 from curation.telemetry import metrics
 from curation.telemetry.metrics import Telemetry
@@ -74,7 +74,7 @@ class Replica:
             raise SourceError("a row is a JSON object; give one, or a list of them")
         if len(rows) > MAX_ROWS:
             raise SourceError(f"{len(rows):,} rows are more than {MAX_ROWS:,} in one request; divide them")
-        if taken := {name for row in rows for name in row} & set(self._filter.added):
+        if taken := {name for row in rows for name in row} & set(RESULT.names):
             raise SourceError(f"rows have the columns {', '.join(sorted(taken))} already, which are added; rename them")
         return rows, is_list
 
