@@ -174,9 +174,11 @@ def test_two_committers_on_one_table_leave_each_row_once(server):
 def test_a_manifest_that_another_driver_wrote_is_not_overwritten(server):
     directory = at(server, "manifests")
     first, second = Manifest.load(directory), Manifest.load(directory)
-    first.identify({"seed": 1}, {}, save=True)
+    first.identify({"seed": 1}, {})
+    first.save()
     with pytest.raises(CommitError, match="another driver has written it"):
-        second.identify({"seed": 2}, {}, save=True)
+        second.identify({"seed": 2}, {})
+        second.save()
     third = Manifest.load(directory)
     third.record("prepare", {}, {}, rows=1, seconds=1.0)
     with pytest.raises(CommitError):
