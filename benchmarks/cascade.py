@@ -152,7 +152,7 @@ def labelled(name: str, kind: str) -> Labelled:
             *task.settings(task.rows),
         ],
     )
-    run_part(config, "gen-0/grade-source", alone=False)
+    run_part(config, "gen-0/grade-source")
     stages = recorded(Path(str(config.directory)))
     outputs = {name: stage["outputs"] for name, stage in stages.items()}
     return Labelled(

@@ -329,7 +329,7 @@ def main() -> None:
 
         write_rows(given.data.absolute(), work / "rows.parquet", given.rows + 1)  # one row for the pool
         config = configuration(given.model.absolute(), work, num_rows=given.rows, dtype=given.dtype)
-        run_part(config, "gen-0/grade-source", alone=False)
+        run_part(config, "gen-0/grade-source")
     if not PEER:
         print("cleanlab is not installed, so that its lines are left out: pip install cleanlab")
     results = bench(read_rows(work / "run"), num_labelled=given.labelled, deals=given.deals)

@@ -60,7 +60,7 @@ def label(name: str, data: Path, model: Path, work: Path, *, num_gpus: int, dtyp
     section["teacher"]["actors"] = {"min": 1, "max": 1, "num_gpus": num_gpus} if num_gpus else {"min": 2, "max": 2}
     config = RunConfig.model_validate(section)
     for stage in ("gen-0/grade-source", "gen-0/grade-pool"):
-        run_part(config, stage, alone=False)
+        run_part(config, stage)
 
 
 def select(work: Path, sets: tuple[str, ...]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def label(name: str, data: Path, model: Path, work: Path, *, dtype: str) -> None
 
     config = configuration(name, data, model, work, dtype=dtype)
     for stage in ("gen-0/grade-source", "gen-0/grade-pool"):
-        run_part(config, stage, alone=False)
+        run_part(config, stage)
 
 
 def labelled(directory: Path) -> bool:
