@@ -1,6 +1,7 @@
 """Run directories in an object store, piece by piece: conditional writes, the lease, commits, events, copies."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -75,7 +76,6 @@ def test_a_remote_place_does_what_a_path_does(server):
     assert not (place_.parent / "ab").exists() and not (place_.parent / "").is_file()
     assert sorted(item.name for item in place_.iterdir()) == ["deep", "x.txt"]
     assert [entry.path for entry in place_.entries()] == ["deep/y.json", "x.txt"]
-    assert str((place_ / "x.txt").with_suffix(".ids")) == server.url("paths/a/x.ids")
     with pytest.raises(FileNotFoundError):
         (place_ / "z").read_text()
     for number in range(25):  # more than a page of a listing
@@ -330,7 +330,8 @@ def test_what_cannot_be_used_is_named(server, monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(paths, "FIRST_SECONDS", 1)
     begun = time.monotonic()
-    with pytest.raises(RunDirError, match=rf"the store does not answer as it should.*{paths.SETTINGS[server.scheme]}"):
+    settings = re.escape(paths.SETTINGS[server.scheme])
+    with pytest.raises(RunDirError, match=rf"the store does not answer as it should.*{settings}"):
         require_reachable(to_place(f"{server.scheme}://unreachable-bucket/run"))
     assert time.monotonic() - begun < 10
 
