@@ -83,7 +83,9 @@ def test_a_full_disk_costs_no_answer_that_was_paid(tmp_path: Path) -> None:
     sent += buy(paid, range(36, 40))
     paid.flush()
     for reader in (paid, Paid(str(tmp_path))):
-        assert [reader.find(f"q{number}").text for number in sent] == [answer_of(number).text for number in sent]
+        assert [reader.find(f"q{number}").completion for number in sent] == [
+            answer_of(number).completion for number in sent
+        ]
         assert reader.spending.questions == len(sent) and not reader.spending.open
         assert reader.spending.tokens == Usage(5 * len(sent), 5 * len(sent))
 
@@ -100,4 +102,6 @@ def test_a_disk_that_is_really_full_does_the_same(tmp_path: Path) -> None:
         sent += buy(paid, range(200, 210))
         paid.flush()
         found = Paid(str(disk / "paid"))
-        assert [found.find(f"q{number}").text for number in sent] == [answer_of(number).text for number in sent]
+        assert [found.find(f"q{number}").completion for number in sent] == [
+            answer_of(number).completion for number in sent
+        ]
