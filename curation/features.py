@@ -57,9 +57,6 @@ class Feature:
     `curate validate` on the effect of settings and raises ``ConfigError`` if they do not fit the pool."""
     require: str | None = None
     """A function of the section that raises ``ConfigError`` before a run if this machine lacks something."""
-    dtypes: str | None = None
-    """A function of the configuration and the section that yields ``curation.pipeline.outlook.TypedModels``: keys
-    whose number type may be ``auto``; `curate validate` prints the type that is used."""
     columns: str | None = None
     """Stages after labelling, for each split: tables (schema ``schemas.SIGNAL``) by name of the column that each adds
     to the scored labels. A line with ``curation.arms.Column`` makes an arm that ranks by such a column."""

@@ -1,42 +1,29 @@
-"""Keeps a user's modules from hiding packages of the same name, ours or installed ones, in any process.
+"""Keeps a user's modules from hiding packages of the same name on the driver and on Ray's workers.
 
 Two packages of this project have common names, ``train`` and ``tune``: a ``train.py`` in the folder where a command is
 given must not take their place. Ray puts the driver's working directory before all other places where its workers look
-for modules, so a ``datasets.py`` there would hide the library on the workers alone. This module makes the driver
-and the workers look in the same order.
+for modules. So they claim the two as the driver does, and any other module there that would hide a library on the
+workers alone is refused before Ray starts.
 """
 
 import os
 import sys
-from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 
 from curation.errors import ConfigError
 
 NAMES = ("train", "tune")
 """The packages of this project beside ``curation``."""
+LIBRARIES = (
+    *("accelerate", "chess", "click", "datasets", "jinja2", "joblib", "lance", "lightgbm", "numpy", "obstore", "peft"),
+    *("pyarrow", "pydantic", "pyroaring", "ray", "safetensors", "scipy", "sklearn", "tokenizers", "torch"),
+    *("transformers", "trl", "vllm", "xxhash", "yaml"),
+)
+"""Packages that workers import."""
 HOME = Path(os.path.abspath(__file__)).parents[1]
 """The folder with these packages: a checkout, or where packages are installed."""
-
-
-class _Behind(MetaPathFinder):
-    """A finder that keeps a folder last on ``sys.path``, since Ray puts it first when a worker's first task arrives."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Move the folder to the end of ``sys.path``, and find nothing."""
-        if self._folder in sys.path and sys.path[-1] != self._folder:
-            sys.path.remove(self._folder)
-            sys.path.append(self._folder)
-        return None
 
 
 def claim() -> None:
@@ -56,31 +43,18 @@ def claim() -> None:
             spec.loader.exec_module(sys.modules[name])
 
 
-def make_sender() -> Callable[[], None] | None:
-    """Return a picklable function that makes Ray's workers find modules as this process does; None if they do."""
-    folder = os.path.abspath(os.curdir)
-    paths = [*Path(folder).glob("*.py"), *(path.parent for path in Path(folder).glob("*/__init__.py"))]
-    names = {path.name.removesuffix(".py") for path in paths}
-    if not any(name.isidentifier() and _is_elsewhere(name, Path(folder)) for name in names):
-        return None
-    behind = folder not in map(os.path.abspath, sys.path)
-
-    def receive() -> None:
-        from curation import namesakes
-
-        if behind:
-            sys.meta_path.insert(0, namesakes._Behind(folder))
-        namesakes.claim()
-
-    return receive
-
-
-def _is_elsewhere(name: str, folder: Path) -> bool:
-    try:
-        found = find_spec(name)
-    except ValueError:  # the main program has none
-        return False
-    return found is not None and not _is_in(found, folder)
+def check_folder() -> str | None:
+    """Return the function that Ray's workers call first, if any; refuse a folder that hides a library from them."""
+    folder = Path(os.path.abspath(os.curdir))
+    there = {path.name.removesuffix(".py") for path in folder.glob("*.py")}
+    there |= {path.parent.name for path in folder.glob("*/__init__.py")}
+    for name in sorted(there.intersection(LIBRARIES)):
+        if (found := find_spec(name)) is not None and not _is_in(found, folder):  # else the driver finds it there too
+            raise ConfigError(
+                f"{folder / name}: a module in the working directory takes the place of the library {name} on Ray's "
+                "workers; rename it, or give the command in another folder"
+            )
+    return f"{__name__}.claim" if folder != HOME and there.intersection(NAMES) else None
 
 
 def _is_in(spec: ModuleSpec | None, folder: Path) -> bool:

@@ -1,9 +1,11 @@
-"""A stage of a test, whose work is a function."""
+"""A stage of a test, whose work is a function, and a run directory that a test begins."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any
 
+from curation.config import RunConfig
+from curation.pipeline.opened import OpenedRun, open_run
 from curation.refs import TableRef
 from curation.rundir.graph import Done, Out, Stage
 from curation.rundir.hosts import Host
@@ -35,3 +37,10 @@ class Built(Stage):
     def table(self, *path: str) -> Out:
         """An output that is a table."""
         return Out(stage=self, path=path, read=TableRef.from_json)
+
+
+def saved_run(config: RunConfig) -> OpenedRun:
+    """Open a run and write its definition to its directory."""
+    opened = open_run(config)
+    opened.save()
+    return opened

@@ -55,7 +55,7 @@ def validated(folder: Path, name: str, domain: dict[str, Any]) -> Domain:
     """Return the domain of a case's labelled rows as a run has it, once `validate` has passed."""
     config = configured(folder, name, domain)
     list(check(config))
-    return get_domain(open_run(config, save=False).config.domain_of("source"))
+    return get_domain(open_run(config).config.domain_of("source"))
 
 
 def test_late_key():

@@ -177,7 +177,7 @@ def test_a_reader_and_its_settings_are_no_part_of_the_key_of_buying(tmp_path: Pa
     def keys(**changes: Any) -> dict[str, str]:
         teacher = {name: value for name, value in {**raw["teacher"], **changes}.items() if value is not None}
         trust = {} if teacher.get("reader") is None else raw["trust"]
-        opened = open_run(as_config({**raw, "teacher": teacher, "trust": trust}), save=False)
+        opened = open_run(as_config({**raw, "teacher": teacher, "trust": trust}))
         known = {"prepare": {"tables": {name: f"{name}.lance" for name in ("source", "pool")}}}
         return {s.name: str(make_cache_key(s, known)) for s in opened.chain.stages if type(s) is Label}
 

@@ -80,5 +80,5 @@ def test_a_probe_leaves_nothing_in_an_object_store(tmp_path: Path):
         command = [sys.executable, "-m", "curation.cli", "plan", str(path), "--probe", "64", "--json"]
         planned = subprocess.run(command, check=True, capture_output=True, text=True, timeout=200)
         forecast = json.loads(planned.stdout)["forecast"]
-        assert forecast["total"]["puts"]["value"] > 18 and forecast["total"]["gets"]["low"] > 0
+        assert forecast["total"]["bytes"]["low"] > 0
         assert list(to_place(store.url("runs")).iterdir()) == []

@@ -77,7 +77,7 @@ def test_a_disk_that_fills_up_ends_the_run_and_no_committed_row_is_lost(disk: Pa
 
 
 def test_events_wait_for_room_and_are_never_half_written(disk: Path):
-    log = events.open_events(disk)
+    log = events.EventLog(disk)
     log.add("first", can_wait=False)
     fill(disk)
     for number in range(3):

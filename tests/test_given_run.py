@@ -58,7 +58,7 @@ def test_labels_are_the_columns_and_nothing_is_asked(folder: Path) -> None:
     assert labels["given_confidence"].to_pylist() == pytest.approx(source["confidence"].to_pylist())
     assert labels["mean_logprob"].null_count == labels["num_prompt_tokens"].null_count == labels.num_rows
     assert not [name for name in labels.column_names if name.startswith("state_")]
-    opened = open_run(as_config(str(folder / "given.yaml")), save=False)
+    opened = open_run(as_config(str(folder / "given.yaml")))
     asking = [stage for stage in opened.chain.stages if isinstance(stage, AskModel)]
     assert asking and not any(stage.teacher.asks for stage in asking)
 

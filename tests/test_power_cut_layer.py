@@ -14,7 +14,7 @@ from benchmarks.synced import Cut
 WRITE = """
 import os, sys
 from pathlib import Path
-from curation.storage.durable import sync, sync_names
+from curation.storage.files import sync, sync_names
 from curation.storage.paths import write_atomically
 
 home = Path(sys.argv[1])

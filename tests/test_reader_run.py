@@ -142,7 +142,7 @@ def test_validate_and_plan_name_the_reader(folder: Path) -> None:
 
 def test_another_reader_is_another_key_and_students_answer(folder: Path) -> None:
     def stages(config: dict[str, Any]) -> dict[str, Any]:
-        return {stage.name: stage for stage in open_run(as_config(config), save=False).chain.stages}
+        return {stage.name: stage for stage in open_run(as_config(config)).chain.stages}
 
     tested = {"splits": {**reading(folder)["splits"], "test": {"from": "labelled", "rows": 20}}}
     students = {"generations": [{"student": {"path": str(folder / "small")}}], "run_dir": str(folder / "students")}

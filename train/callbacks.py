@@ -18,7 +18,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from curation.errors import CommitError
 from curation.refs import fingerprint
-from curation.storage import durable
+from curation.storage.files import sync, sync_names, sync_tree
 from curation.storage.inside import run_around, to_record
 from curation.storage.paths import write_atomically
 from train import fence
@@ -88,10 +88,10 @@ class Partial:
         """Declare a checkpoint complete once its files are on the disk; raise if another driver has the run."""
         fence.require()
         files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and not path.name.startswith(SEAL))
-        durable.sync(files)
+        sync(files)
         sizes = {str(path.relative_to(checkpoint)): path.stat().st_size for path in files}
         write_atomically(checkpoint / SEAL, json.dumps(sizes))
-        durable.sync_names(checkpoint)
+        sync_names(checkpoint)
 
     def keep_last(self) -> None:
         """Remove all checkpoints but the newest good one."""
@@ -104,11 +104,11 @@ class Partial:
         """Write the result with ``save``, move it into place when it is on the disk, and remove the folder."""
         fence.require()
         save(self.folder / "result")
-        durable.sync_tree(self.folder / "result")
+        sync_tree(self.folder / "result")
         fence.require()
         shutil.rmtree(self.output, ignore_errors=True)
         (self.folder / "result").rename(self.output)
-        durable.sync_names(self.output.parent)
+        sync_names(self.output.parent)
         shutil.rmtree(self.folder)
 
     def _list_newest_first(self) -> list[Path]:

@@ -72,7 +72,9 @@ def fill(uri: str, parts: Sequence[np.ndarray]) -> None:
 
 def break_off(directory: Path) -> None:
     """Leave the directory as a kill in the middle of the labels does."""
-    Manifest.load(directory).identify({"rows": "sealed"}, {}, save=True)
+    manifest = Manifest.load(directory)
+    manifest.identify({"rows": "sealed"}, {})
+    manifest.save()
     fill(str(Manifest.load(directory).directory_of("gen-0/label", LABEL_KEY) / "labels.lance"), PARTS[::2])
 
 
@@ -113,12 +115,12 @@ class Select(Stage):
     def run(self, task: Task) -> Done:
         """Select and export."""
         found = io.read(self.labels).sort_by("row_id").slice(0, 40)
-        stem = task.directory / "trust"
-        with staged(stem.with_suffix(".parquet")) as path, staged(stem.with_suffix(".jsonl")) as text:
+        home = task.directory
+        with staged(home / "trust.parquet") as path, staged(home / "trust.jsonl") as text:
             pq.write_table(found, path)
             text.write_text("".join(json.dumps(row) + "\n" for row in found.drop(["state"]).to_pylist()))
-        table = io.write(found, str(stem.with_suffix(".lance")))
-        made = self.Made(table, str(stem.with_suffix(".parquet")), str(stem.with_suffix(".jsonl")))
+        table = io.write(found, str(home / "trust.lance"))
+        made = self.Made(table, str(home / "trust.parquet"), str(home / "trust.jsonl"))
         return Done(outputs=made, rows=found.num_rows)
 
 

@@ -53,8 +53,7 @@ def local_or_cluster(settings: RayConfig, *, same_versions: bool = True) -> Iter
 def _start_ray(settings: RayConfig) -> None:
     """Start or join Ray, and retry a start that times out, as it may on a busy machine."""
     address = capacity.find_address(settings)
-    hook, modules = namesakes.make_sender(), own_modules.list_sent_files()
-    found = {"worker_process_setup_hook": hook, "py_modules": modules}
+    found = {"worker_process_setup_hook": namesakes.check_folder(), "py_modules": own_modules.list_sent_files()}
     capacity.check_answers(address)
     is_here = address == capacity.LOCAL
     for attempt in range(1, RAY_ATTEMPTS + 1):

@@ -60,8 +60,7 @@ def show_plan(
         planned = planning.make_plan(config, probe=not no_probe, num_rows=num_rows, recut=recut)
     made, path = planned.forecast, None
     if save and made is not None:
-        described = planned.to_json()
-        path = kept_forecast.save(made, config, {name: described[name] for name in ("total", "stages")})
+        path = kept_forecast.save(made, config)
     if as_json:
         echo(json.dumps(planned.to_json(), indent=1))
         return

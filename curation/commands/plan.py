@@ -1,7 +1,7 @@
 """``curate plan``: what a run or a filter would do; ``curate validate``: whether a run can start."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -29,16 +29,13 @@ from curation.pipeline.settling import settle
 from curation.pipeline.stage_times import Basis, count_rows_left, estimate, estimate_run
 from curation.pipeline.students import check_students
 from curation.pipeline.work import Opened
-from curation.rundir import history
 from curation.rundir.graph import Known, Outputs, Skipped, Stage, count_steps, list_awaited
 from curation.rundir.manifest import Manifest
 from curation.rundir.status import State, iter_statuses
 from curation.sources import compute_split_sizes, describe_left_out, discover
-from curation.stages.asking import AskModel
 from curation.stages.fit import check_search
 from curation.stages.prepare import check_columns
 from curation.stages.preview import check_preview, find_possible_groups, iter_group_warnings, preview
-from curation.stages.training import Training
 from curation.storage.paths import require_reachable
 from curation.telemetry.console import say
 
@@ -59,11 +56,11 @@ class PlannedStage:
     """State in words, with what changed, which stage it waits for, or why there is nothing to do."""
     rows: int | None
     seconds: float | None
-    """Actual or forecast time in seconds, or None if the stage's model was never measured here."""
+    """Actual or forecast time in seconds, or None if no stage like it was measured in this run."""
     range: tuple[float, float] | None = None
     basis: Basis | None = None
     tokens: int | None = None
-    """Forecast number of tokens to read and write or to train on, from the means of a probe, if known."""
+    """Forecast number of tokens to read and write, if known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,11 +79,6 @@ class Plan:
     """One line per actor and training worker of a run, with needed and available memory."""
 
     @property
-    def num_unknown(self) -> int:
-        """Number of remaining stages whose model was never measured."""
-        return sum(stage.basis == "rough" and stage.seconds is None for stage in self.stages)
-
-    @property
     def num_tokens(self) -> int | None:
         """Number of tokens of all remaining stages whose tokens are known, or None if none are."""
         known = [stage.tokens for stage in self.stages if stage.tokens is not None]
@@ -98,7 +90,7 @@ class Plan:
             "pool": self.pool,
             "added": self.added,
             "stages": [asdict(stage) for stage in self.stages],
-            "total": {"seconds": None if self.num_unknown else self.total.to_json(), "tokens": self.num_tokens},
+            "total": {"seconds": self.total.to_json(), "tokens": self.num_tokens},
             "forecast": None if self.forecast is None else self.forecast.to_json(),
             "left_out": [item._asdict() for item in self.left_out],
             "memory": list(self.memory),
@@ -114,17 +106,12 @@ class Plan:
             seconds = "" if stage.seconds is None else f"{stage.seconds:,.0f}"
             between = "" if stage.range is None else f"{stage.range[0]:,.0f} to {stage.range[1]:,.0f}"
             lines.append(f"{stage.name:<44}{rows:>12}{seconds:>10}{between:>18}  {stage.basis or '':<9}{stage.words}")
-        if self.num_unknown:
-            lines.append(
-                f"from start to end: not known, because {self.num_unknown} stages (without seconds) ask or train a "
-                "model that was never measured here; the probe measures the first teacher, a run measures the others"
-            )
-        elif self.total.value:
+        if any(stage.range is not None for stage in self.stages):
+            unknown = sum(stage.seconds is None for stage in self.stages)
+            words = f"one after another{f', without {unknown} never measured' if unknown else ''}"
             seconds, between = f"{self.total.value:,.0f}", f"{self.total.low:,.0f} to {self.total.high:,.0f}"
             tokens = "" if self.num_tokens is None else f"; about {self.num_tokens:,} tokens"
-            lines.append(f"{'from start to end, Ray and report too':<56}{seconds:>10}{between:>18}{tokens}")
-        if any(stage.basis in ("similar", "rough") for stage in self.stages):
-            lines.append("similar: from stages of the same kind on this machine; rough: from no measurement here")
+            lines.append(f"{words:<56}{seconds:>10}{between:>18}{tokens}")
         return "\n".join([*lines, *self.memory])
 
 
@@ -152,7 +139,7 @@ def make_plan(
         opened = output = filters.look(config, recut=recut)
         forecaster = partial(filters.forecast_filter, output)
     else:
-        opened = run = open_run(config, save=False)
+        opened = run = open_run(config)
         forecaster, memory = partial(forecast_run, run), tuple(iter_memory_lines(config))
     if not opened.is_settled():
         for line in opened.checks():
@@ -161,21 +148,19 @@ def make_plan(
 
 
 def _build_plan(opened: Opened[Any], forecaster: Forecaster | None, memory: Sequence[str]) -> Plan:
-    ordered, manifest, where = opened.stages, opened.manifest, opened.config.ray
+    ordered, manifest = opened.stages, opened.manifest
     known: dict[str, Outputs | Skipped] = {}
     found = list(iter_statuses(ordered, manifest.records, known))
     left = [status.stage for status in found if not status.is_settled]
     made, left_out = (None, ()) if forecaster is None else forecaster(left, known)
     ahead = {} if made is None else {stage.name: stage.seconds for stage in made.stages}
-    times = [*history.read(manifest.directory)]
-    for status in found:  # times of the run itself; of stages that changed since: of the same kind, but not alike
-        record = manifest.stages.get(status.stage.name)
-        if record is not None and record.seconds:
-            time = history.StageTime.of(status.stage, record.rows, record.seconds)
-            times.append(time if status.state == "done" else replace(time, like=""))
     estimates = {
-        stage.name: estimate(stage, count_rows_left(stage, manifest, known), ahead.get(stage.name), times)
+        stage.name: estimate(stage, count_rows_left(stage, manifest, known), ahead.get(stage.name), manifest.stages)
         for stage in left
+    }
+    tokens = {
+        stage.name: round(stage.prompt_tokens.value + stage.output_tokens.value)
+        for stage in (() if made is None else made.stages)
     }
     step_of, stages = count_steps(ordered), []
     for status in found:
@@ -186,9 +171,8 @@ def _build_plan(opened: Opened[Any], forecaster: Forecaster | None, memory: Sequ
         elif status.state == "skipped":
             rows, seconds = 0, 0.0
         else:
-            about, basis = estimates[name]
-            if basis != "rough" or not _has_model(stage):  # of a model that was never measured no time is known
-                seconds, between = about.value, (about.low, about.high)
+            if (about := estimates[name]) is not None:
+                seconds, between, basis = about.seconds.value, (about.seconds.low, about.seconds.high), about.basis
         stages.append(
             PlannedStage(
                 name=name,
@@ -200,31 +184,12 @@ def _build_plan(opened: Opened[Any], forecaster: Forecaster | None, memory: Sequ
                 seconds=seconds,
                 range=between,
                 basis=basis,
-                tokens=None if made is None or status.is_settled else _compute_tokens(stage, made),
+                tokens=tokens.get(name),
             )
         )
-    room = capacity.get_local_resources(where) if capacity.find_address(where) == capacity.LOCAL else {}
-    seconds_of = {name: about for name, (about, _) in estimates.items()}
-    total = estimate_run(ordered, seconds_of, room, where.max_stages) if left else make_exact(0.0)
+    seconds_of = {name: about.seconds for name, about in estimates.items() if about is not None}
+    total = estimate_run(ordered, seconds_of) if left else make_exact(0.0)
     return Plan(stages=stages, total=total, forecast=made, left_out=left_out, memory=memory, **opened.growth)
-
-
-def _has_model(stage: Stage) -> bool:
-    """Return whether a stage asks or trains a language model."""
-    return isinstance(stage, Training) or (isinstance(stage, AskModel) and stage.teacher.asks)
-
-
-def _compute_tokens(stage: Stage, made: Forecast) -> int | None:
-    """Return the tokens of a stage from its own forecast, else of a stage with a model from the probe's mean row."""
-    for item in made.stages:
-        if item.name == stage.name:
-            return round(item.prompt_tokens.value + item.output_tokens.value)
-    means = made.questions[0].measured
-    if stage.num_rows is None or not _has_model(stage):
-        return None
-    return round(
-        history.compute_amount(stage, stage.num_rows) * (means.prompt_tokens.value + means.output_tokens.value)
-    )
 
 
 class CheckedLine(NamedTuple):
@@ -276,15 +241,14 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
         yield CheckedLine("model", f"{role}: {_describe_model(model, states)}")
     yield from (CheckedLine("setting", line) for line in (*describe_resolved(config), *iter_type_lines(config)))
     yield from (CheckedLine("memory", line) for line in iter_memory_lines(config))
-    trained = [*iter_student_steps(config, num_pool)]
-    yield from (CheckedLine("student", found.line) for found in trained if found.warning is None)
+    for line in iter_student_steps(config, num_pool):
+        yield CheckedLine("warning" if line.startswith("warning") else "student", line)
     long = iter_long_prompts(config, {split: looked.examples for split, looked in seen.items()})
     words = [
         *doubts,
         *iter_warnings(config),
         *iter_group_warnings(find_possible_groups(config, seen)),
         *long,
-        *(found.warning for found in trained if found.warning is not None),
     ]
     here = config.teacher.endpoint is None and (config.teacher.given is None or config.teacher.reader is not None)
     if here and capacity.find_address(config.ray) == capacity.LOCAL:

@@ -58,10 +58,6 @@ class PricesConfig(Section):
     """Price of a whole node for an hour, in place of the two above; a node counts for as many actors as fit on it."""
     storage_gb_month: Price | None = None
     """Price of a gigabyte (10^9 bytes) in the run directory's store for a month."""
-    per_1000_puts: Price | None = None
-    """Price of a thousand requests that write to the object store."""
-    per_1000_gets: Price | None = None
-    """Price of a thousand requests that read from the object store."""
     per_million_prompt_tokens: Price | None = None
     """Price of a million tokens that the first teacher reads. Unset: ``teacher.endpoint.price``, if given."""
     per_million_output_tokens: Price | None = None

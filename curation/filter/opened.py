@@ -45,36 +45,10 @@ class OpenedFilter(Opened[FilterConfig]):
 
     package: TrustPackage
     rounds: Sequence[PoolRows]
+    new: Sequence[PoolRows]
+    """The rounds that have not been read yet."""
     described: Described
     gate: FilterGate
-
-    @property
-    def name(self) -> str:
-        """The name of the output's folder."""
-        return self.config.output_directory.name
-
-    @property
-    def stages(self) -> list[Stage]:
-        """The stages of all rounds, and the cut."""
-        return self.described.all
-
-    @property
-    def needs(self) -> list[capacity.Need]:
-        """The resources of one actor of the teacher."""
-        return [capacity.Need(key="teacher.actors", count=1, resources=self.config.teacher.actors.each)]
-
-    @property
-    def growth(self) -> dict[str, str | None]:
-        """The numbers of rows of the pool, and of its new rows, in words, by ``pool``."""
-        new, words = self._new, f"pool: {_describe_files(self.rounds)}"
-        return {
-            "pool": f"{words}, of which {_describe_files(new)} new" if new and len(new) < len(self.rounds) else words
-        }
-
-    @property
-    def _new(self) -> list[PoolRows]:
-        """The rounds that have not been read yet."""
-        return [rnd for rnd in self.rounds if self.described.rounds[rnd.name].pool.name not in self.manifest.stages]
 
     def save(self) -> None:
         """Write the rounds, the configuration, and a copy of the package that any node can read."""
@@ -97,7 +71,7 @@ class OpenedFilter(Opened[FilterConfig]):
     def checks(self) -> Iterator[str]:
         """Check the machine's resources, and yield messages about rows of new files that cannot be used."""
         capacity.check_machine(self.config.ray, self.needs)
-        if new := [file for rnd in self._new for file in rnd.files]:
+        if new := [file for rnd in self.new for file in rnd.files]:
             domain, seed = self.package.description.domain, self.config.seed
             yield from check_pool(preview_pool(new, domain, seed), self.config.pool.max_error_rate)
 
@@ -183,9 +157,21 @@ def open_filter(
     gate = settle_gate(config=config, package=package, rounds=sizes, cut_rounds=among, labelled=labelled)
     described = describe(config, package, teacher, rounds, made=made, recut=recut, gate=gate)
     recorded = {name: [file.recorded() for file in items] for name, items in files.items()}
-    manifest.identify(identity, recorded, save=False)
+    manifest.identify(identity, recorded)
+    new = [rnd for rnd in rounds if described.rounds[rnd.name].pool.name not in manifest.stages]
+    words = f", of which {_describe_files(new)} new" if 0 < len(new) < len(rounds) else ""
     return OpenedFilter(
-        config=config, package=package, rounds=rounds, described=described, manifest=manifest, gate=gate
+        config=config,
+        manifest=manifest,
+        name=config.output_directory.name,
+        stages=described.all,
+        needs=[capacity.Need(key="teacher.actors", count=1, resources=config.teacher.actors.each)],
+        growth={"pool": f"pool: {_describe_files(rounds)}{words}"},
+        package=package,
+        rounds=rounds,
+        new=new,
+        described=described,
+        gate=gate,
     )
 
 

@@ -10,16 +10,14 @@ from one sample or one machine, add linearly.
 import math
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from curation.cluster import capacity
 from curation.config import AskConfig, PricesConfig, RayConfig, RunConfig
 from curation.config.filter import FilterConfig
-from curation.domains import get_domain
 from curation.json_types import Json
 from curation.metrics import Estimate
 from curation.metrics.totals import make_exact, scale_estimate, sum_independent, sum_together, widen_estimate
@@ -27,24 +25,18 @@ from curation.pipeline.opened import OpenedRun
 from curation.pipeline.probing import (
     AskGroup,
     LeftOut,
-    SplitRows,
     StageAsk,
     collect_askings,
     count_actor_cpus,
     probe_all,
 )
 from curation.pipeline.session import joined
-from curation.pipeline.stage_times import count_committed
-from curation.refs import TableRef
+from curation.pipeline.stage_times import count_rows_left
 from curation.registry import BACKENDS
 from curation.report.costs import compute_amounts, compute_money
-from curation.rundir.graph import Known, Out, Stage, Unknown, get_recorded
-from curation.sources import make_assignment
-from curation.stages.deal import make_example_table
-from curation.storage.paths import Place, Remote, remove, to_place
-from curation.tables import io
+from curation.rundir.graph import Known, Stage
+from curation.storage.paths import Place, remove, to_place
 from curation.tables.compaction import FEWEST
-from curation.tables.requests import count_pass_requests
 
 DRIFT = 0.15
 """Share by which the rate of a run may differ from a probe's, in addition to the error of the sample."""
@@ -67,6 +59,10 @@ class Workforce:
     per_node: int
     """Number of actors that fit on a node."""
 
+    def count_actors(self, chunks: int, ask: AskConfig) -> int:
+        """Return the number of actors that work on ``chunks``."""
+        return max(1, min(self.actors, math.ceil(chunks / BACKENDS[ask.backend].calls)))
+
 
 @dataclass(frozen=True, kw_only=True)
 class StageForecast:
@@ -81,9 +77,6 @@ class StageForecast:
     seconds: Estimate
     """Seconds from the stage's start to its end, without starts of actors, if no other stage uses the actors."""
     bytes: Estimate
-    puts: Estimate
-    gets: Estimate
-    chunks: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,21 +93,18 @@ class Forecast:
 
     def to_json(self) -> Json:
         """Return the forecast as JSON; the report reads ``stages``, ``total``, ``workforce`` and ``left_out``."""
-        return {
-            "stages": [_to_json(stage) for stage in self.stages],
-            "left_out": [item._asdict() for item in self.left_out],
-            "probes": [
-                {
-                    "stages": [asking.stage for asking in question.askings],
-                    "notes": list(dict.fromkeys(asking.note for asking in question.askings if asking.note)),
-                    **_to_json(question.measured),
-                }
-                for question in self.questions
-            ],
-            "workforce": _to_json(self.workforce),
-            "total": {name: estimate.to_json() for name, estimate in self.total.items()},
-            "currency": self.currency,
-        }
+        probes = [
+            {
+                "stages": [asking.stage for asking in question.askings],
+                "notes": list(dict.fromkeys(asking.note for asking in question.askings if asking.note)),
+                **_to_json(question.measured),
+            }
+            for question in self.questions
+        ]
+        left_out = [item._asdict() for item in self.left_out]
+        parts: Json = _to_json(self) | {"stages": [_to_json(stage) for stage in self.stages], "left_out": left_out}
+        parts |= {"workforce": _to_json(self.workforce), "total": _to_json(self.total), "probes": probes}
+        return {name: part for name, part in parts.items() if name != "questions"}
 
 
 def forecast_run(
@@ -126,32 +116,13 @@ def forecast_run(
     directory is left as it is.
     """
     config, files = opened.config, opened.manifest.source_files
-    done = partial(count_committed, opened.manifest, known=known)
-    taken = opened.deals.taken(files)
-    askings, left_out = collect_askings(stages, config, files, known, done, taken)
+    left = {stage.name: count_rows_left(stage, opened.manifest, known) for stage in stages}
+    askings, left_out = collect_askings(stages, config, files, known, left, opened.deals.taken(files))
     if not askings:
         return None, left_out
-
-    def find_shots(out: Out) -> TableRef:
-        """Return the table of demonstrations, or make one of the same rows if it is not prepared."""
-        try:
-            table: TableRef = out.read(get_recorded(out, known))
-            return table
-        except Unknown:
-            name = out.path[-1]
-        source = config.splits.named()[name].source
-        rows = SplitRows(
-            files=files[source], assignment=make_assignment(config, source, files[source], taken), splits=(name,)
-        )
-        domain = get_domain(config.domain_of(name))
-        raw = [row.raw for row in rows.draw(rows.num)]
-        examples = make_example_table(domain, name, list(range(len(raw))), raw)
-        return io.write(examples, str(directory / f"{name}.lance"))
-
-    asked = [need for need in capacity.list_needs(config) if need.key.startswith("teacher.actors")]
+    asked = [need for need in opened.needs if need.key.startswith("teacher.actors")]
     with joined(config.ray, asked), scratch(config.directory, config.ray) as directory:
-        forecast = forecast_askings(askings, left_out, config, directory, num_rows=num_rows, shots=find_shots)
-    return forecast, left_out
+        return forecast_askings(askings, left_out, config, directory, num_rows=num_rows), left_out
 
 
 def forecast_askings(
@@ -161,7 +132,6 @@ def forecast_askings(
     directory: Place,
     *,
     num_rows: int | None,
-    shots: Callable[[Out], TableRef] | None = None,
 ) -> Forecast:
     """Return a forecast for ``askings``; samples are labelled in ``directory`` (:func:`scratch`). Ray must run."""
     questions = probe_all(
@@ -170,22 +140,14 @@ def forecast_askings(
         num_rows=num_rows,
         commit_seconds=config.commit_seconds,
         hold_cpus=not capacity.is_one_machine(config.ray),
-        shots=shots,
     )
     engine = askings[0].engine
     each = {**engine.actors.each, "CPU": count_actor_cpus(engine)}
     room = engine.actors.max
     if not capacity.can_autoscale():
         room = min(room, max(1, capacity.count_fitting(each)))
-    return forecast_questions(
-        questions,
-        left_out,
-        Workforce(actors=room, each=each, per_node=capacity.count_fitting_on_one(each)),
-        config.prices,
-        commit_seconds=config.commit_seconds,
-        fragment_mb=config.fragment_mb,
-        has_requests=isinstance(config.directory, Remote),
-    )
+    workforce = Workforce(actors=room, each=each, per_node=capacity.count_fitting_on_one(each))
+    return forecast_questions(questions, left_out, workforce, config.prices, config.fragment_mb)
 
 
 @contextmanager
@@ -207,14 +169,11 @@ def forecast_questions(
     left_out: Sequence[LeftOut],
     workforce: Workforce,
     prices: PricesConfig | None,
-    *,
-    commit_seconds: float,
     fragment_mb: int,
-    has_requests: bool,
 ) -> Forecast:
-    """Return the forecast; ``has_requests`` says whether the run directory is in an object store."""
+    """Return the forecast of the stages that ask the ``questions``."""
     stages = [
-        _forecast_stage(asking, question, workforce, commit_seconds, fragment_mb << 20)
+        _forecast_stage(asking, question, workforce, fragment_mb << 20)
         for question in questions
         for asking in question.askings
     ]
@@ -225,7 +184,7 @@ def forecast_questions(
         if (seconds := question.measured.start_seconds) is not None:
             chunks = sum(math.ceil(asking.rows / asking.ask.chunk_rows) for asking in question.askings)
             first.append(_estimate_start(seconds))
-            starts.append(scale_estimate(first[-1], _count_actors(chunks, question.askings[0].ask, workforce)))
+            starts.append(scale_estimate(first[-1], workforce.count_actors(chunks, question.askings[0].ask)))
     actor_seconds = sum_independent([sum_together(stage.actor_seconds for stage in stages), sum_together(starts)])
     seconds_all = sum_independent([sum_together(stage.seconds for stage in stages), sum_together(first)])
     total: dict[str, Estimate] = {
@@ -235,8 +194,6 @@ def forecast_questions(
         **compute_amounts(scale_estimate(actor_seconds, 1 / 3600), _to_json(workforce)),
         "bytes": sum_together(stage.bytes for stage in stages),
     }
-    if has_requests:
-        total |= {kind: sum_together(getattr(stage, kind) for stage in stages) for kind in ("puts", "gets")}
     if prices is not None:
         total |= compute_money(total, prices)
     return Forecast(
@@ -249,17 +206,13 @@ def forecast_questions(
     )
 
 
-def _forecast_stage(
-    asking: StageAsk, question: AskGroup, workforce: Workforce, commit_seconds: float, fragment_bytes: int
-) -> StageForecast:
+def _forecast_stage(asking: StageAsk, question: AskGroup, workforce: Workforce, fragment_bytes: int) -> StageForecast:
     ask, measured, rows, chunk_rows = asking.ask, question.measured, asking.rows, asking.ask.chunk_rows
     chunks = math.ceil(rows / chunk_rows)
-    actors = _count_actors(chunks, ask, workforce)
+    actors = workforce.count_actors(chunks, ask)
     work = widen_estimate(scale_estimate(measured.actor_seconds, rows), DRIFT)
     longest = (actors - 1) * min(rows, chunk_rows) * measured.actor_seconds.value  # all others wait for one chunk
     spent = sum_independent([work, Estimate(value=longest / 2, low=0.0, high=longest, n=0)])
-    other = _estimate_start(measured.other_seconds)
-    seconds = sum_independent([scale_estimate(spent, 1 / actors), other])
 
     # The stored bytes of a row, including states or scores.
     states: float = len(ask.states) * measured.state_bytes
@@ -270,35 +223,15 @@ def _forecast_stage(
     of_rows = scale_estimate(sum_independent([measured.bytes, make_exact(states)]), rows)
     fragments = chunks if chunks < FEWEST else math.ceil(of_rows.value / fragment_bytes)  # else they are compacted
     of_fragments = widen_estimate(make_exact(fragments * measured.fragment_bytes), FIXED)
-    num_bytes = sum_independent([widen_estimate(of_rows, DENSITY), of_fragments])
-    requests = {
-        bound: count_pass_requests(
-            chunks=chunks,
-            commits=min(chunks, 1 + getattr(seconds, bound) / max(commit_seconds, 1e-9)),
-            num_bytes=getattr(num_bytes, bound),
-        )
-        for bound in ("value", "low", "high")
-    }
-    puts, gets = (
-        Estimate(**{bound: getattr(found, kind) for bound, found in requests.items()}, n=measured.rows)
-        for kind in ("puts", "gets")
-    )
     return StageForecast(
         name=asking.stage,
         rows=rows,
         prompt_tokens=scale_estimate(measured.prompt_tokens, rows),
         output_tokens=scale_estimate(measured.output_tokens, rows),
         actor_seconds=spent,
-        seconds=seconds,
-        bytes=num_bytes,
-        puts=puts,
-        gets=gets,
-        chunks=chunks,
+        seconds=sum_independent([scale_estimate(spent, 1 / actors), _estimate_start(measured.other_seconds)]),
+        bytes=sum_independent([widen_estimate(of_rows, DENSITY), of_fragments]),
     )
-
-
-def _count_actors(chunks: int, ask: AskConfig, workforce: Workforce) -> int:
-    return max(1, min(workforce.actors, math.ceil(chunks / BACKENDS[ask.backend].calls)))
 
 
 def _estimate_start(seconds: float) -> Estimate:
@@ -307,8 +240,9 @@ def _estimate_start(seconds: float) -> Estimate:
 
 
 def _to_json(value: object) -> Json:
-    """Return the fields of a dataclass, with estimates as JSON."""
+    """Return the fields of a dataclass or the items of a mapping, with estimates as JSON."""
+    items = value if isinstance(value, Mapping) else vars(value)
     return {
         name: item.to_json() if isinstance(item, Estimate) else dict(item) if isinstance(item, Mapping) else item
-        for name, item in vars(value).items()
+        for name, item in items.items()
     }

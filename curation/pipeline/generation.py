@@ -2,26 +2,31 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from curation import arms
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.config import AskConfig
 from curation.domains import get_domain, get_preference_function
+from curation.features import parts
 from curation.hashing import derive
 from curation.json_types import Json
 from curation.pipeline.extending import describe_part
 from curation.pipeline.grading import describe_grades
-from curation.pipeline.roles import GenerationSpec, Known, describe_teacher_use
-from curation.pipeline.selecting import describe_lengths, describe_selection
-from curation.pipeline.students import Students, describe_further_students, describe_students
+from curation.pipeline.roles import READER, GenerationSpec, Known, describe_teacher_use
+from curation.pipeline.students import Students, describe_further_students, describe_students, get_taught_domain
+from curation.refs import ModelRef
 from curation.registry import METHODS
 from curation.rundir.graph import Out, Stage
 from curation.signals import ASKS_UNADAPTED, SIGNALS
 from curation.stages.asking import TeacherUse
+from curation.stages.budget import ScoredSplit
+from curation.stages.chooser import ChoiceInputs, collect_declared
 from curation.stages.fit import FitTrust, Search, find_closed_classes, get_search_share, list_stored_states
 from curation.stages.label import Label
+from curation.stages.length import Limit, MeasureLength
 from curation.stages.read import Read
+from curation.stages.rollouts import RollOut
 from curation.stages.score import Score
 from curation.stages.select import Select
 from curation.stages.selected import WritePreferences
@@ -32,6 +37,10 @@ from tune.space import expand_preset
 
 UNADAPTED = "the teacher before it was adapted"
 """Role of the unadapted teacher; its spaces keep it apart from the names in ``signals.models``."""
+
+
+_COUNTED: dict[str, bool | Literal["both"]] = {"completions": True, "labels": False, "pairs": "both"}
+"""The completions that count among a student's tokens, by what its method learns from."""
 
 
 class GenerationStages(NamedTuple):
@@ -116,12 +125,12 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         ).out("labels")
 
     # Every arm selects as many rows as the budget says, among those that a student can be trained on.
-    lengths = describe_lengths(generation, labels)
+    lengths = _describe_lengths(generation, labels)
     too_long = {split: stage.out("counts") for split, stage in lengths.items()}
     record: dict[str, Any] = {"labels": scored, "grades": grades, "too_long": too_long}
     candidates = describe_part("candidates", generation, record)
     left_out = {name: outs["left_out"] for name, outs in candidates.items()}
-    selected = describe_selection(generation, teacher, labels, scored, grades, lengths, left_out)
+    selected = _describe_selection(generation, teacher, labels, scored, grades, lengths, left_out)
     record |= {
         "index": generation.index,
         "teacher": generation.teacher,
@@ -223,7 +232,7 @@ def _describe_labelling(generation: GenerationSpec, teacher: TeacherUse, split: 
     ``reducing``: what takes the place of the states (``fitted``, ``sample``). For a server's answers it goes to
     the stage that reads them, since the bought answers do not depend on it.
     """
-    config, reader, endpoint = generation.config, generation.helpers.reader, generation.config.teacher.endpoint
+    config, reader, endpoint = generation.config, generation.helpers.get(READER), generation.config.teacher.endpoint
     signals = _find_asked_signals(generation, split)
     labelled = Label(
         **generation.place(f"label-{split}", split),
@@ -323,7 +332,7 @@ def _describe_signals(
     """Return a stage for each signal, by split and column."""
     config = generation.config
     asked = {split: _find_asked_signals(generation, split) for split in labelled}
-    roles = {"teacher": teacher, UNADAPTED: teacher, **generation.helpers.roles}
+    roles = {"teacher": teacher, UNADAPTED: teacher, **generation.helpers}
     if any(item.role == UNADAPTED and not item.asks_labelling for item in asked["pool"]):
         ask = config.teacher.ask.model_copy(update=AskConfig.BARE)
         name = generation.name("backend-teacher-unadapted")
@@ -351,3 +360,108 @@ def _describe_signals(
             for item in asked[split]
         }
     return found
+
+
+def _describe_lengths(generation: GenerationSpec, labels: Mapping[str, Out]) -> dict[str, MeasureLength]:
+    """Return the stages, by split, that find rows that some arm cannot train on; all arms leave these rows out.
+
+    Without students there are none.
+    """
+    config, base, recipe = generation.config, generation.base, generation.config.student
+    if base is None:
+        return {}
+    limit = Limit(
+        student=replace(base, adapter=None) if isinstance(base, ModelRef) else base,
+        max_length=recipe.max_length,
+        chat_template=recipe.chat_template,
+        completions=_COUNTED[METHODS[recipe.method].learns],
+    )
+    by_gold = [ARMS[arm].gold for arm in config.selection.arms]
+    found = {}
+    for split in [split for split in ("calibration", "pool") if split in labels]:
+        gold = generation.tables.get("audit" if split == "pool" else split)
+        gold = gold if any(by_gold) and limit.completions is True else None
+        # What the gold arms of the pool train on follows from these, the labels and the gold labels.
+        rollouts = {"wanted": config.selection.gold_rollouts.source, "seed": config.seed}
+        found[split] = MeasureLength(
+            **generation.place(f"length-{split}", split),
+            examples=generation.tables[split],
+            labels=labels[split],
+            weak=not all(by_gold) or limit.completions is not True,
+            gold=gold,
+            domain=get_taught_domain(config, split),
+            limit=limit,
+            rollouts=rollouts if gold and split == "pool" else None,
+            split=split,
+        )
+    return found
+
+
+def _describe_selection(
+    generation: GenerationSpec,
+    teacher: TeacherUse,
+    labels: Mapping[str, Out],
+    scored: Mapping[str, Out],
+    grades: Mapping[str, Out],
+    lengths: Mapping[str, MeasureLength],
+    left_out: Mapping[str, Out],
+) -> Select:
+    """Return the stage that selects for all arms, after rollouts for gold arms; ``left_out``: rows by feature."""
+    config, budget, tables = generation.config, generation.config.selection.budget, generation.tables
+    too_long = {split: stage.out("too_long").or_none for split, stage in lengths.items()}
+    # ``divided`` stands for these keys.
+    selection = config.selection.without({name for name, _, _ in parts(config, "divided")})
+
+    def choose(labels: Mapping[str, Out]) -> ChoiceInputs:
+        splits = {
+            split: ScoredSplit(labels=labels[split], grades=grades.get(split), too_long=too_long.get(split))
+            for split in labels
+        }
+        return ChoiceInputs(
+            pool=tables["pool"],
+            labels=labels["pool"],
+            grades=grades.get("pool"),
+            too_long=too_long.get("pool"),
+            repeats=generation.repeats.out("repeats").or_none,
+            labelled=tables["source"],
+            audit=tables.get("audit"),
+            measured=splits[budget.purity_split or "source"],
+            calibration=splits.get("calibration"),
+            domain=config.domain_of("pool"),
+            selection=selection.without({"gold_rollouts"}),
+            declared=collect_declared(config.selection),
+            seed=config.seed,
+        )
+
+    divided = describe_part("divided", generation, {"labels": labels, "grades": grades})
+    read = {name: inputs for name, inputs in divided.items() if inputs is not None}
+    choice = replace(choose(scored), left_out=left_out, divided=read)
+    texts: Any = None
+    gold_arms = tuple(arm for arm in selection.arms if ARMS[arm].gold)
+    if METHODS[config.student.method].learns != "completions":
+        texts = {"source": "label", "samples": None}
+    elif gold_arms:
+        # Where the draw depends on no score, labels without scores stand for it, so that a changed trust function
+        # does not ask the teacher again.
+        by_score = any(ARMS[arm].ranked for arm in gold_arms) or budget.reads_scores
+        of_gold = selection.model_copy(update={"arms": gold_arms, "required": ()})
+        drawn = replace(choice if by_score else choose(labels), selection=of_gold, declared=collect_declared(of_gold))
+        texts = RollOut(
+            name=generation.name("rollouts"),
+            at=generation.at("pool"),
+            choice=drawn,
+            teacher=teacher.changed(**AskConfig.BARE),
+            decoding=config.teacher.decoding,
+            rollout_seed=generation.seed("rollouts"),
+            limit=lengths["pool"].limit if lengths else None,
+            **generation.settings,
+        ).value("texts")
+    return Select(
+        name=generation.name("select"),
+        at=generation.at("pool"),
+        choice=choice,
+        texts=texts,
+        teacher=None if config.teacher.reader is not None else generation.teacher,  # what reads labels gave none
+        generation=generation.index,
+        num_rows=None if budget.n is None else budget.n * len(selection.arms),
+    )

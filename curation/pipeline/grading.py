@@ -5,7 +5,7 @@ from curation.domains import get_domain
 from curation.domains.checks.command import REMOVED, require_sandbox
 from curation.errors import ConfigError
 from curation.json_types import Json
-from curation.pipeline.roles import GenerationSpec
+from curation.pipeline.roles import JUDGE, GenerationSpec
 from curation.rundir.graph import Out, Stage
 from curation.stages.grade import Grade
 from curation.stages.signal import Judge, JudgeByChoice
@@ -70,14 +70,14 @@ def describe_grades(generation: GenerationSpec, stage: str, split: str, labels: 
     if not issubclass(kind, Judge):
         return grades
     judge = config.judge
-    assert judge is not None and generation.helpers.judge is not None, "a judge that is asked is among the models"
+    assert judge is not None, "a judge that is asked is configured"
     return kind(
         name=generation.name(f"judge-{stage}"),
         at=generation.at(split, of=of),
         grades=grades,
         **rows,
         domain=domain,
-        teacher=generation.helpers.judge.changed(**AskConfig.BARE),
+        teacher=generation.helpers[JUDGE].changed(**AskConfig.BARE),
         decoding=judge.decoding,
         seed=generation.seed(f"judge-{stage}"),
         num_rows=generation.sizes[split] if by_judge else None,

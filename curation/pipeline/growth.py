@@ -7,7 +7,8 @@ grew determines the rows of every split.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+
+from pydantic import BaseModel
 
 from curation.config import RowsConfig, RunConfig
 from curation.errors import RunDirError
@@ -21,17 +22,12 @@ Files = Mapping[str, Sequence[SourceFile]]
 _PROBE = "probe-"
 
 
-class Deal(NamedTuple):
+class Deal(BaseModel, frozen=True):
     """A group of splits whose rows are assigned together."""
 
     splits: tuple[str, ...]
     sources: tuple[str, ...]
     """The sources of the run as of this deal."""
-
-    @classmethod
-    def from_json(cls, value: JsonView) -> Self:
-        """Create a deal from the output of ``_asdict``, with lists in place of tuples."""
-        return cls(**{name: tuple(names) for name, names in value.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +47,7 @@ class Deals:
 
     def to_json(self) -> list[Json]:
         """Return the deals as the manifest keeps them."""
-        return [{name: list(names) for name, names in deal._asdict().items()} for deal in self.deals]
+        return [deal.model_dump(mode="json") for deal in self.deals]
 
 
 def format_prepare_name(number: int) -> str:
@@ -87,14 +83,14 @@ def find_deals(config: RunConfig, manifest: Manifest) -> Deals:
         RunDirError: rows that were assigned before would not stay as they are.
     """
     now = get_rows_identity(config)
-    deals = [Deal.from_json(deal) for deal in manifest.deals] or [_make_first_deal(manifest.identity or now)]
+    deals = [Deal.model_validate(deal) for deal in manifest.deals] or [_make_first_deal(manifest.identity or now)]
     if manifest.identity and manifest.identity != now:
         for number in range(1, len(deals)):
             if format_prepare_name(number) not in manifest.stages:
                 del deals[number:]
                 break
-        splits, sources = {name for deal in deals for name in deal.splits}, set(deals[-1].sources)
-        before, after = (_select_part(identity, splits, sources) for identity in (manifest.identity, now))
+        splits = {name for deal in deals for name in deal.splits}
+        before, after = (_select_part(part, splits, set(deals[-1].sources)) for part in (manifest.identity, now))
         if before != after:
             changes = "; ".join(list_differences(before, after))
             raise RunDirError(
@@ -102,7 +98,8 @@ def find_deals(config: RunConfig, manifest: Manifest) -> Deals:
                 "splits and sources can only be added; give this one another name or run_dir, or undo the change"
             )
         if added := {name: split.source for name, split in config.splits.named().items() if name not in splits}:
-            deals.append(Deal(tuple(added), tuple(dict.fromkeys([*deals[-1].sources, *added.values()]))))
+            sources = tuple(dict.fromkeys([*deals[-1].sources, *added.values()]))
+            deals.append(Deal(splits=tuple(added), sources=sources))
     return Deals(deals=tuple(deals), rows=tuple(_iter_row_configs(config, deals, manifest)))
 
 
@@ -127,7 +124,8 @@ def _make_first_deal(identity: JsonView) -> Deal:
     """Return the deal of a run that has not grown, from the definition of its rows."""
     splits = identity.get("splits", {})
     names = [name for name, value in splits.items() if name != "probes" and isinstance(value, Mapping)]
-    return Deal((*names, *(_PROBE + name for name in splits.get("probes", {}))), tuple(identity.get("sources", {})))
+    names += [_PROBE + name for name in splits.get("probes", {})]
+    return Deal(splits=tuple(names), sources=tuple(identity.get("sources", {})))
 
 
 def _select_part(identity: JsonView, splits: set[str], sources: set[str]) -> Json:

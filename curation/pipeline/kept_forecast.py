@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -29,18 +29,14 @@ MOST_EVENT_BYTES = 1 << 40
 """Maximum bytes of events to read, in effect all: a day of a run adds less than a megabyte."""
 
 
-def save(made: "Forecast", config: RunConfig | FilterConfig, run: Mapping[str, object]) -> Place:
-    """Write a forecast to the run directory for the report, replacing an earlier one; return its path.
-
-    ``run``: the estimate of the whole run, with its ``total`` and its ``stages``.
-    """
+def save(made: "Forecast", config: RunConfig | FilterConfig) -> Place:
+    """Write a forecast to the run directory for the report, replacing an earlier one; return its path."""
     config.directory.mkdir(parents=True, exist_ok=True)
     described = {
         "made": round(time.time(), 3),
         "config": config.model_dump(mode="json", by_alias=True, include=MATTERS),
         "prices": None if config.prices is None else config.prices.model_dump(mode="json"),
         **made.to_json(),
-        "run": run,
     }
     path = config.directory / FILE
     write_atomically(path, json.dumps(described, indent=1) + "\n")

@@ -18,8 +18,6 @@ from curation.pipeline.roles import check_models
 from curation.pipeline.settling import settle
 from curation.pipeline.work import Opened
 from curation.redaction import redact_value
-from curation.rundir import history
-from curation.rundir.graph import Stage
 from curation.rundir.manifest import Manifest
 from curation.selection.budget import check_pool
 from curation.sources import check_unchanged, compute_split_sizes, discover
@@ -40,26 +38,6 @@ class OpenedRun(Opened[RunConfig]):
     warnings: tuple[str, ...] = ()
     """Warnings on how the labelled rows are read."""
 
-    @property
-    def name(self) -> str:
-        """The run's name."""
-        return self.config.name
-
-    @property
-    def stages(self) -> list[Stage]:
-        """The stages of all generations."""
-        return self.chain.stages
-
-    @property
-    def needs(self) -> list[capacity.Need]:
-        """Resources of the teacher's actors and of the training workers."""
-        return capacity.list_needs(self.config)
-
-    @property
-    def growth(self) -> dict[str, str | None]:
-        """Sentence ``added`` on splits that are added to a run and splits that stay as they are."""
-        return {"added": describe_growth(self.config, self.deals, self.manifest.source_files)}
-
     def save(self) -> None:
         """Write the definition of the run to its directory: its identity and files, and the configuration."""
         self.manifest.save()
@@ -78,21 +56,16 @@ class OpenedRun(Opened[RunConfig]):
         check_models(config, loads=True)
         capacity.check_machine(config.ray, self.needs)
         yield from (f"warning: {line}" for line in iter_found(config, "warnings"))
-        for found in iter_student_steps(config, self.num_pool):
-            yield found.line if found.warning is None else f"warning: {found.warning}"
+        yield from iter_student_steps(config, self.num_pool)
         if self.is_settled(self.chain.preparing):
             return  # rows are prepared, and were looked at
         taken = self.deals.taken(files)
         yield from check_preview(preview(config, files, taken), config)
         yield from iter_type_lines(config)
 
-    def note(self, stage: Stage, rows: int, seconds: float) -> None:
-        """Record the duration of a stage in a file beside the run directory, for the plans of later runs."""
-        history.note(self.config.directory, stage, rows, seconds)
 
-
-def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.guard_nothing) -> OpenedRun:
-    """Open a configuration's run directory, check it against the configuration and, with ``save``, write what is new.
+def open_run(config: RunConfig, *, guard: lease.Guard = lease.guard_nothing) -> OpenedRun:
+    """Open a configuration's run directory and check it against the configuration; nothing is written.
 
     ``guard`` is called before any permanent change of the directory.
 
@@ -114,11 +87,19 @@ def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.guard_
     check_settings(config, files, num_pool)
     chain = describe(config, files, deals)
     recorded = {name: [file.recorded() for file in items] for name, items in files.items()}
-    manifest.identify(get_rows_identity(config), recorded, deals=deals.to_json(), save=False)
-    opened = OpenedRun(config=config, manifest=manifest, chain=chain, num_pool=num_pool, deals=deals, warnings=warnings)
-    if save:
-        opened.save()
-    return opened
+    manifest.identify(get_rows_identity(config), recorded, deals=deals.to_json())
+    return OpenedRun(
+        config=config,
+        manifest=manifest,
+        name=config.name,
+        stages=chain.stages,
+        needs=capacity.list_needs(config),
+        growth={"added": describe_growth(config, deals, manifest.source_files)},
+        chain=chain,
+        num_pool=num_pool,
+        deals=deals,
+        warnings=warnings,
+    )
 
 
 def check_settings(config: RunConfig, files: Files, num_pool: int) -> list[str]:

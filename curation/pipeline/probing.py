@@ -1,10 +1,10 @@
 """Probes that ask a teacher about a random sample of a run's rows, by the actors that the run would start."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 from curation.cluster import capacity, nodes
 from curation.config import AskConfig, DecodingConfig, DomainConfig, RowsConfig
@@ -13,7 +13,7 @@ from curation.errors import ConfigError
 from curation.hashing import derive
 from curation.json_types import Json, JsonView
 from curation.passes.run import make_dataset
-from curation.refs import ModelRef, TableRef, TrustRef, fingerprint
+from curation.refs import ModelRef, TrustRef, fingerprint
 from curation.registry import BACKENDS
 from curation.rundir.graph import Known, Out, Stage, Unknown, get_recorded, resolve_outputs, to_plain_json
 from curation.signals.measure import make_asks
@@ -30,9 +30,6 @@ from curation.storage.paths import Place
 from curation.tables import io
 from curation.tables.schemas import FILE_SHIFT
 from curation.telemetry.console import progress, say
-
-if TYPE_CHECKING:
-    from curation.passes.dataset import ModelDataset
 
 NOTHING_ASKED = "its labels are columns of the source, and no model is asked"
 """Reason why a stage with a backend that asks no model is in no forecast."""
@@ -66,6 +63,12 @@ class SplitRows:
         if self.id_column is None:
             return [(row.file << FILE_SHIFT) + row.row for row in drawn]
         return [int(row.raw[self.id_column]) for row in drawn]
+
+    @classmethod
+    def of_all(cls, askings: Sequence["StageAsk"]) -> Self:
+        """Return the population of which all the stages' rows together are a random part."""
+        splits = dict.fromkeys(split for asking in askings for split in asking.drawn_from.splits)
+        return replace(cast(Self, askings[0].drawn_from), splits=tuple(splits))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,13 +131,13 @@ def collect_askings(
     config: RowsConfig,
     files: Mapping[str, Sequence[SourceFile]],
     known: Known,
-    rows_done: Callable[[Stage], int] = lambda stage: 0,
+    left: Mapping[str, int | None] = NOTHING,
     taken: Mapping[str, int] = NOTHING,
 ) -> tuple[list[StageAsk], list[LeftOut]]:
     """Return the requests of labelling stages to the run's first teacher, and the stages that are left out.
 
-    ``known`` has the outputs of finished stages, ``rows_done`` counts rows that an unfinished stage has committed, and
-    ``taken`` has the number of rows of each split that was assigned before the others.
+    ``known`` has the outputs of finished stages, ``left`` the number of rows that each of the others has left to do, by
+    default all, and ``taken`` the number of rows of each split that was assigned before the others.
     """
     found: list[StageAsk] = []
     left_out: list[LeftOut] = []
@@ -155,8 +158,8 @@ def collect_askings(
         else:
             asking = _make_asking(stage, config, files, known, taken)
             if isinstance(asking, StageAsk):
-                rows = asking.rows - rows_done(stage)
-                found += [replace(asking, rows=rows)] if rows > 0 else []
+                rows = left.get(stage.name, stage.num_rows)
+                found += [replace(asking, rows=rows)] if rows else []
             else:
                 why = asking
         if why is not None:
@@ -182,8 +185,10 @@ def _make_asking(
         return "its teacher does not exist yet; curate run --until makes it"
     try:
         teacher = replace(stage.teacher, backend=resolve_outputs(stage.teacher.backend, known))
+        signals = resolve_outputs(stage.signals, known)
     except Unknown as unknown:
-        return f"teacher.backend: auto is not settled; curate run --until {unknown.out.stage.name} does it"
+        before = unknown.out.stage.name
+        return f"its backend or its demonstrations depend on {before}; curate run --until {before} does that"
     source = config.splits.named()[examples.path[-1]].source
     is_paid = teacher.is_served and stage.decoding.temperature > 0  # the stage finds the sample's answers
     return StageAsk(
@@ -201,7 +206,7 @@ def _make_asking(
         engine=teacher.started,
         decoding=stage.decoding,
         domain=stage.domain,
-        signals=stage.signals,
+        signals=signals,
         stored_scores=len(stage.fitted),
         seed=stage.seed if is_paid else None,
         note=note,
@@ -215,65 +220,57 @@ def probe_all(
     num_rows: int | None = None,
     commit_seconds: float,
     hold_cpus: bool,
-    shots: Callable[[Out], TableRef] | None = None,
 ) -> list[AskGroup]:
     """Label a sample for each kind of question, with the same actors for each engine, which are ended afterwards.
 
     ``num_rows``: rows per sample; if None, a moderate number, or fewer if these take half a minute or give narrow
-    intervals (:mod:`curation.stages.probe`). Tables are written to ``directory``. ``shots`` returns the table of
-    demonstrations that a signal shows. Ray must be running.
+    intervals (:mod:`curation.stages.probe`). Tables are written to ``directory``. Ray must be running.
 
     Raises:
         ConfigError: more rows are asked for than the largest population has.
         RunFailedError: an actor kept dying without completing any work.
     """
-    limit = SECONDS if num_rows is None else math.inf
-    kinds: dict[str, list[StageAsk]] = {}
+    by_question: dict[str, list[StageAsk]] = {}
     for asking in askings:
-        kinds.setdefault(asking.question, []).append(asking)
-    largest = max(map(merge_rows, kinds.values()), key=lambda rows: rows.num)
+        by_question.setdefault(asking.question, []).append(asking)
+    kinds = sorted(((SplitRows.of_all(same), same) for same in by_question.values()), key=lambda kind: -kind[0].num)
+    largest = kinds[0][0]
     if num_rows is not None and num_rows > largest.num:
         raise ConfigError(
             f"--probe: {num_rows:,} rows are asked for, and {', '.join(largest.splits)} has {largest.num:,}; "
             "ask for fewer"
         )
-    by_engine: dict[str, list[list[StageAsk]]] = {}
-    for same in sorted(kinds.values(), key=lambda same: -merge_rows(same).num):
-        by_engine.setdefault(fingerprint(to_plain_json([same[0].engine, same[0].model], {})), []).append(same)
+    by_engine: dict[str, list[tuple[SplitRows, list[StageAsk]]]] = {}
+    for rows, same in kinds:
+        by_engine.setdefault(fingerprint(to_plain_json([same[0].engine, same[0].model], {})), []).append((rows, same))
     found: list[AskGroup] = []
     for of_engine in by_engine.values():
-        engine = of_engine[0][0].engine
-        cpus, rows = count_actor_cpus(engine), _choose_sample_size(of_engine[0], num_rows)
+        engine, backend = of_engine[0][1][0].engine, BACKENDS[of_engine[0][1][0].ask.backend]
+        sample = num_rows or backend.probe_rows or PROBE_ROWS * backend.calls
+        cpus = count_actor_cpus(engine)
         room = capacity.count_fitting({**engine.actors.each, "CPU": cpus})
-        num = choose_num_actors(rows, engine.actors.max, room)
+        num = choose_num_actors(min(sample, of_engine[0][0].num), engine.actors.max, room)
         spread = {"min": num, "initial": num, "max": num, "num_cpus": cpus}
         engine = engine.model_copy(update={"actors": engine.actors.model_copy(update=spread)})
         with closing(make_dataset(engine, hold_cpus=hold_cpus)) as dataset:
-            for same in of_engine:
-                measured = _probe_sample(
-                    same,
-                    _choose_sample_size(same, num_rows),
-                    engine,
-                    dataset,
-                    directory / f"question-{len(found)}",
-                    seconds=limit,
-                    commit_seconds=commit_seconds,
-                    shots=shots,
+            for rows, same in of_engine:
+                folder = directory / f"question-{len(found)}"
+                job = _make_job(same, rows, min(sample, rows.num), engine, folder)
+                left, limit = sum(asking.rows for asking in same), SECONDS if num_rows is None else math.inf
+                stages = ", ".join(asking.stage for asking in same)
+                paid = "; the server is paid for them, and the run finds their answers"
+                say(
+                    f"probe of {stages}: labelling {min(sample, rows.num):,} rows drawn at random"
+                    f"{'' if math.isinf(limit) else f', for about {limit:.0f} s once the model has started'}"
+                    f"{paid if same[0].ask.endpoint is not None else ''}"
                 )
+                population = Population(rows=max(left, 1), is_sampled=left == rows.num)
+                with progress("probe") as update:
+                    measured = probe(
+                        job, dataset, population, seconds=limit, commit_seconds=commit_seconds, update=update
+                    )
                 found.append(AskGroup(tuple(same), measured))
     return found
-
-
-def merge_rows(askings: Sequence[StageAsk]) -> SplitRows:
-    """Return the population of which all the stages' rows together are a random part."""
-    splits = dict.fromkeys(split for asking in askings for split in asking.drawn_from.splits)
-    return replace(askings[0].drawn_from, splits=tuple(splits))
-
-
-def _choose_sample_size(askings: Sequence[StageAsk], wanted: int | None) -> int:
-    """Return the number of rows of a sample, at most the number in its population."""
-    backend = BACKENDS[askings[0].ask.backend]
-    return min(merge_rows(askings).num, wanted or backend.probe_rows or PROBE_ROWS * backend.calls)
 
 
 def count_actor_cpus(engine: AskConfig) -> float:
@@ -281,44 +278,20 @@ def count_actor_cpus(engine: AskConfig) -> float:
     return engine.actors.cpus(engine.backend, [node["Resources"].get("CPU", 0) for node in nodes.list_living()])
 
 
-def _probe_sample(
-    askings: Sequence[StageAsk],
-    num: int,
-    engine: AskConfig,
-    dataset: "ModelDataset",
-    directory: Place,
-    *,
-    seconds: float,
-    commit_seconds: float,
-    shots: Callable[[Out], TableRef] | None,
-) -> MeasuredCost:
-    most, rows = max(askings, key=lambda asking: len(asking.ask.states)), merge_rows(askings)
+def _make_job(askings: Sequence[StageAsk], rows: SplitRows, num: int, engine: AskConfig, directory: Place) -> LabelJob:
+    """Return the labelling of ``num`` of the ``rows``, with the states that any of the stages keeps."""
+    most = max(askings, key=lambda asking: len(asking.ask.states))
     drawn = rows.draw(num)
-    domain = get_domain(most.domain)
-    examples = make_example_table(domain, POOL, rows.ids(drawn), [row.raw for row in drawn])
-    signals = {name: dict(how) for name, how in most.signals.items()}
-    for how in signals.values():
-        if isinstance(how["shots"], Out):
-            assert shots is not None, "whoever asks a signal with demonstrations says where they are"
-            how["shots"] = shots(how["shots"])
-    ask = most.ask.model_copy(update={"chunk_seconds": math.inf, "actors": engine.actors})
-    job = LabelJob(
+    examples = make_example_table(get_domain(most.domain), POOL, rows.ids(drawn), [row.raw for row in drawn])
+    return LabelJob(
         examples=io.write(examples, str(directory / "examples.lance")),
         labels_uri=str(directory / "labels.lance"),
         domain=most.domain,
-        teacher=ask,
+        teacher=most.ask.model_copy(update={"chunk_seconds": math.inf, "actors": engine.actors}),
         engine=engine,
         model=most.model,
         decoding=most.decoding,
         seed=derive(rows.seed, "answers") if most.seed is None else most.seed,
         reduction=ScoredOnly(fitted=tuple(most.fitted.items()), states=(), num_rows=0, seed=0) if most.fitted else None,
-        asks=make_asks(signals, directory),
+        asks=make_asks(most.signals, directory),
     )
-    left = sum(asking.rows for asking in askings)
-    population = Population(rows=max(left, 1), is_sampled=left == rows.num)
-    limit = "" if math.isinf(seconds) else f", for about {seconds:.0f} s once the model has started"
-    stages = ", ".join(asking.stage for asking in askings)
-    paid = "; the server is paid for them, and the run finds their answers" if most.ask.endpoint is not None else ""
-    say(f"probe of {stages}: labelling {num:,} rows drawn at random{limit}{paid}")
-    with progress("probe") as update:
-        return probe(job, dataset, population, seconds=seconds, commit_seconds=commit_seconds, update=update)

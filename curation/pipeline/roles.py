@@ -18,20 +18,11 @@ from curation.stages.asking import SettleBackend, TeacherUse
 from curation.stages.repeats import FindRepeats
 from curation.stages.training import Adapt, MakeBase, Training
 
+JUDGE, READER = "the judge", "the reader of a server's answers"
+"""Roles of helper models; their spaces keep them apart from the names in ``signals.models``."""
 Recipe = TypeVar("Recipe", bound=StudentConfig)
 Known = Mapping[str, Mapping[str, Sequence[Out]]]
 """Grades of tests described so far, by the model's questions (``pipeline.students``) and by decoding."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HelperModels:
-    """The models that a run asks besides its teacher, the same in every generation."""
-
-    roles: Mapping[str, TeacherUse]
-    """Models that signals ask, by the name in ``curation.arms.Signal.asks``."""
-    judge: TeacherUse | None
-    reader: TeacherUse | None = None
-    """The model that reads a server's answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +33,9 @@ class GenerationSpec:
     index: int
     teacher: Model | None
     """The teacher, or None if it has no weights."""
-    helpers: HelperModels
+    helpers: Mapping[str, TeacherUse]
+    """The models that a run asks besides its teacher, the same in every generation: ``JUDGE``, ``READER``, and those
+    that signals ask, by the name in ``curation.arms.Signal.asks``."""
     tables: Mapping[str, Table]
     """Tables of the splits, by name."""
     repeats: FindRepeats
@@ -165,8 +158,10 @@ def describe_adapted_teacher(
     return stage.out("model")
 
 
-def describe_helper_models(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int]) -> HelperModels:
-    """Return the models that signals ask, the judge, and the reader of answers."""
+def describe_helper_models(
+    config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int]
+) -> dict[str, TeacherUse]:
+    """Return the models that signals ask, the judge, and the reader of answers (``GenerationSpec.helpers``)."""
     teacher, signals, reward, judge = config.teacher, config.signals, config.signals.reward, config.judge
     ask = teacher.ask.of_weights(chat_template=config.evaluation.chat_template).model_copy(update=AskConfig.BARE)
     if teacher.given is not None and teacher.reader is None:
@@ -189,9 +184,8 @@ def describe_helper_models(config: RunConfig, tables: Mapping[str, Table], sizes
             model = describe_base_model(config, reward.model, "gen-0/reward-base")
             in_words = settle_ask(in_words, find_checkpoint(model))
             roles["reward"] = TeacherUse(model=model, ask=in_words, engine=in_words, backend=ask.backend)
-    judging, reader = None, None
     if judge is not None:
-        judging = describe("judge", judge.model, ask.model_copy(update={"chat_template": judge.chat_template}))
+        roles[JUDGE] = describe("judge", judge.model, ask.model_copy(update={"chat_template": judge.chat_template}))
     if teacher.reading is not None and teacher.loaded is not None:
-        reader = describe("reader", teacher.loaded, teacher.reading)
-    return HelperModels(roles=roles, judge=judging, reader=reader)
+        roles[READER] = describe("reader", teacher.loaded, teacher.reading)
+    return roles

@@ -20,21 +20,13 @@ from curation.report.rules import CARE, STOP, USE
 from curation.rundir.graph import Outputs, Skipped, Stage, order_stages
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
-from curation.rundir.status import iter_statuses
+from curation.rundir.status import Status, iter_statuses
 from curation.stages.fit import check_search
 from curation.storage import lease
 from curation.storage.paths import Place
 from curation.telemetry import metrics
 from curation.telemetry.console import say
 from curation.telemetry.metrics import Telemetry
-
-
-class Unfinished(Exception):
-    """The error of reading the results of a run before all its stages are done."""
-
-    def __init__(self, stage: str, why: str, redo: str = "") -> None:
-        super().__init__(stage, why, redo)
-        self.stage, self.why, self.redo = stage, why, redo
 
 
 def run_chain(
@@ -110,7 +102,7 @@ def run_analysis(
     config = settle(config).config
     for line in extending.check_analysis(config):
         say(line)
-    _require_finished(config, "is not finished")
+    open_finished(config, "is not finished")
 
     def analysis(opened: OpenedRun) -> list[Stage]:
         return order_stages(extending.describe_analysis(config, opened.chain.tables, opened.chain.generations))
@@ -143,7 +135,7 @@ def hold_run(
         say(f"warning: {line}")
 
     def opening(guard: lease.Guard) -> OpenedRun:
-        opened = open_run(config, save=False, guard=guard)
+        opened = open_run(config, guard=guard)
         if searching or config.trust.search:
             check_search(config, opened.num_pool)
         return opened
@@ -153,7 +145,7 @@ def hold_run(
         return [name if name in recorded else _find_stage(opened, name).name for name in redo]
 
     if redo:
-        again(open_run(config, save=False))
+        again(open_run(config))
     by = redo_by and redo_by.format(config.directory)
     with at_work(config.directory, opening, stages, wait=wait, redo=again, redo_by=by) as found:
         yield found
@@ -165,7 +157,7 @@ def run_part(config: RunConfig, name: str, *, wait: bool = False, redo: Sequence
     def find_needed(opened: OpenedRun) -> list[Stage]:
         return order_stages([_find_stage(opened, name).value()])
 
-    full_name = find_needed(open_run(config, save=False))[-1].name  # a wrong name leaves no directory behind
+    full_name = find_needed(open_run(config))[-1].name  # a wrong name leaves no directory behind
     with hold_run(config, find_needed, wait=wait, redo=redo) as (opened, run):
         run.do(find_needed(opened))
         left = sum(not status.is_settled for status in opened.statuses)
@@ -174,56 +166,51 @@ def run_part(config: RunConfig, name: str, *, wait: bool = False, redo: Sequence
 
 def _find_stage(opened: OpenedRun, name: str) -> Stage:
     """Return the stage of that name; its generation may be left out if only one stage has the rest of the name."""
-    stages = opened.stages
-    found = [stage for stage in stages if name in (stage.name, stage.name.partition("/")[2])]
+    names = [stage.name for stage in opened.stages]
+    found = [stage for stage in opened.stages if name in (stage.name, stage.name.partition("/")[2])]
     if len(found) == 1:
         return found[0]
     if found:
-        raise ConfigError(
-            f"{name}: several stages have names that end so; name one: {', '.join(stage.name for stage in found)}"
-        )
-    near = difflib.get_close_matches(name, [stage.name for stage in stages], n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    listed = ", ".join(stage.name for stage in stages)
-    raise ConfigError(f"{name}: no stage has this name; {hint}`curate plan` lists them: {listed}")
+        problem = f"several stages have names that end so; name one: {', '.join(stage.name for stage in found)}"
+    else:
+        near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        problem = f"no stage has this name; {hint}`curate plan` lists them: {', '.join(names)}"
+    raise ConfigError(f"{name}: {problem}")
 
 
 def rewrite_report(config: RunConfig, *, config_path: str, command: str) -> Place:
     """Write the report of a finished run again; return the page's path."""
-    opened, record = _require_finished(config, "no report yet", config_path=config_path, command=command)
+    opened, record = open_finished(config, "no report yet", config_path=config_path, command=command)
     with lease.hold(config.directory) if numbers.list_missing_numbers(opened, record) else nullcontext():
         record = numbers.compute(opened, record)
     html, _ = report.write(report.collect(record), config.directory)
     return html
 
 
-def _require_finished(
-    config: RunConfig, else_: str, *, config_path: str | None = None, command: str | None = None
-) -> tuple[OpenedRun, report.RunRecord]:
-    try:
-        return _open_finished(config, config_path=config_path, command=command)
-    except Unfinished as missing:
-        raise RunFailedError(
-            f"{config.directory}: {else_}, stage {missing.stage} is missing ({missing.why}); "
-            f"`curate run{missing.redo}` does it"
-        ) from None
-
-
 def get_finished_record(config: RunConfig) -> report.RunRecord:
     """Return the record of a finished run, from which its report is made; nothing is done or written."""
-    opened, record = _open_finished(config)
+    opened, record = open_finished(config, "is unfinished")
     for status in numbers.list_missing_numbers(opened, record):
-        raise Unfinished(status.stage.name, status.words)
+        raise _make_unfinished(config, "is unfinished", status)
     return numbers.compute(opened, record)
 
 
-def _open_finished(
-    config: RunConfig, *, config_path: str | None = None, command: str | None = None
+def open_finished(
+    config: RunConfig, else_: str, *, config_path: str | None = None, command: str | None = None
 ) -> tuple[OpenedRun, report.RunRecord]:
-    opened = open_run(config, save=False)
+    """Return a finished run and its record; or raise ``RunFailedError``, which says ``else_`` and the missing stage."""
+    opened = open_run(config)
     known: dict[str, Outputs | Skipped] = {}
     for status in iter_statuses(opened.stages, opened.manifest.records, known):
         if not status.is_settled:
-            redo = f" {config.directory} --redo {status.stage.name}" if status.state == "damaged" else ""
-            raise Unfinished(status.stage.name, status.words, redo)
+            raise _make_unfinished(config, else_, status)
     return opened, record_of(opened, known, config_path, command)
+
+
+def _make_unfinished(config: RunConfig, else_: str, status: Status) -> RunFailedError:
+    name = status.stage.name
+    redo = f" {config.directory} --redo {name}" if status.state == "damaged" else ""
+    return RunFailedError(
+        f"{config.directory}: {else_}, stage {name} is missing ({status.words}); `curate run{redo}` does it"
+    )

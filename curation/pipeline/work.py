@@ -4,8 +4,7 @@ A subclass of :class:`Opened` says what differs between a run and a filter: the 
 must have, the files written to the directory before the first stage, and the checks before anything is labelled.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,11 +15,9 @@ from curation.config import RunConfig
 from curation.config.filter import FilterConfig
 from curation.errors import RunFailedError, describe_file_error
 from curation.pipeline.session import started
-from curation.pipeline.stage_times import estimate_seconds
-from curation.rundir import history
 from curation.rundir.graph import Stage, find_dependents
 from curation.rundir.manifest import Manifest
-from curation.rundir.run import Run, Timing
+from curation.rundir.run import Run
 from curation.rundir.status import Status, iter_statuses
 from curation.stopping import Stopped
 from curation.storage import lease
@@ -33,46 +30,31 @@ Config = TypeVar("Config", bound=RunConfig | FilterConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opened(ABC, Generic[Config]):
+class Opened(Generic[Config]):
     """A directory checked against its configuration, and the stages to run in it."""
 
     config: Config
     manifest: Manifest
+    name: str
+    """Name under which metrics are emitted."""
+    stages: Sequence[Stage]
+    """All stages, each after the stages that it depends on."""
+    needs: Sequence[capacity.Need]
+    """Cluster resources that the stages need."""
+    growth: Mapping[str, str | None]
+    """Descriptions of rows or splits that are new since the last start, by the field of a plan that holds them."""
 
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """Name under which metrics are emitted."""
-
-    @property
-    @abstractmethod
-    def stages(self) -> list[Stage]:
-        """All stages, each after the stages that it depends on."""
-
-    @property
-    @abstractmethod
-    def needs(self) -> list[capacity.Need]:
-        """Cluster resources that the stages need."""
-
-    @abstractmethod
     def save(self) -> None:
         """Write the definition of the work to its directory, before the first stage."""
+        raise NotImplementedError
 
-    @abstractmethod
     def checks(self) -> Iterator[str]:
         """Yield lines on the findings of checks of machine and rows, or refuse them, before anything is labelled."""
+        raise NotImplementedError
 
-    @abstractmethod
     def begin(self) -> Iterator[str]:
         """Yield lines to print if stages are left to do, before Ray is started; refuse the work if something lacks."""
-
-    def note(self, stage: Stage, rows: int, seconds: float) -> None:
-        """Record how many seconds a stage took, from its start to its end."""
-
-    @property
-    @abstractmethod
-    def growth(self) -> dict[str, str | None]:
-        """Descriptions of rows or splits that are new since the last start, by the field of a plan that holds them."""
+        raise NotImplementedError
 
     @property
     def statuses(self) -> list[Status]:
@@ -141,7 +123,6 @@ def at_work(
             room=capacity.get_total_resources,
             hosts=hosts,
             redo=redo_by,
-            timing=Timing(lasts=partial(estimate_seconds, known=history.read(directory)), note=opened.note),
             lease=held,
         )
         yield opened, run

@@ -1,4 +1,4 @@
-"""Costs of a run: hours and money of actors, bytes and requests, and the comparison of a forecast with actual use."""
+"""Costs of a run: hours and money of actors, bytes, and the comparison of a forecast with actual use."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -8,7 +8,6 @@ from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
 from curation.metrics.totals import make_exact, scale_estimate, sum_independent, sum_together
 from curation.report.record import RunRecord, SpentRecord
-from curation.tables.requests import count_pass_requests
 
 UNITS = {
     "prompt_tokens": "prompt tokens",
@@ -18,10 +17,7 @@ UNITS = {
     "cpu_hours": "CPU hours of the actors",
     "node_hours": "node hours of the actors",
     "bytes": "bytes of the labels tables",
-    "puts": "requests that write",
-    "gets": "requests that read",
     "money_machines": "for machines",
-    "money_requests": "for requests",
     "money_tokens": "for tokens of the teacher",
     "money_storage_month": "for storage, a month",
     "money": "together, with a month of storage",
@@ -38,7 +34,7 @@ def describe_amount(name: str, value: float | None) -> str:
     if name == "bytes":
         size, unit = next(((value / n, unit) for n, unit in SIZES if value >= n), (value, "B"))
         return f"{size:,.1f} {unit}"
-    if name in ("prompt_tokens", "output_tokens", "puts", "gets"):
+    if name in ("prompt_tokens", "output_tokens"):
         return f"{value:,.0f}"
     return f"{value:,.2f}" if value >= 1 else f"{value:,.4f}"
 
@@ -58,8 +54,6 @@ def compute_money(used: Mapping[str, Estimate], prices: PricesConfig) -> dict[st
         ("machines", "gpu_hours", prices.gpu_hour, 1),
         ("machines", "cpu_hours", prices.cpu_hour, 1),
         ("machines", "node_hours", prices.node_hour, 1),
-        ("requests", "puts", prices.per_1000_puts, 1000),
-        ("requests", "gets", prices.per_1000_gets, 1000),
         ("tokens", "prompt_tokens", prices.per_million_prompt_tokens, 1e6),
         ("tokens", "output_tokens", prices.per_million_output_tokens, 1e6),
         ("storage_month", "bytes", prices.storage_gb_month, 1e9),
@@ -112,7 +106,7 @@ def compare_forecast(forecast: JsonView | None, spent: Mapping[str, SpentRecord]
         return None
     stages = [stage["name"] for stage in forecast["stages"]]
     used = [spent[name] for name in stages if name in spent]
-    actual = compute_actual_amounts(used, forecast["workforce"], has_requests="puts" in forecast["total"])
+    actual = compute_actual_amounts(used, forecast["workforce"])
     if forecast["prices"] is not None:
         exact = {name: make_exact(value) for name, value in actual.items()}
         actual |= {name: item.value for name, item in compute_money(exact, PricesConfig(**forecast["prices"])).items()}
@@ -135,22 +129,16 @@ def compare_forecast(forecast: JsonView | None, spent: Mapping[str, SpentRecord]
     }
 
 
-def compute_actual_amounts(
-    used: Sequence[SpentRecord], workforce: Mapping[str, object], *, has_requests: bool
-) -> dict[str, float]:
+def compute_actual_amounts(used: Sequence[SpentRecord], workforce: Mapping[str, object]) -> dict[str, float]:
     """Return total amounts that stages have used, by the names in ``UNITS``."""
     actor_hours = sum(item.actor_seconds for item in used) / 3600
-    found: dict[str, float] = {
+    return {
         "prompt_tokens": sum(item.prompt_tokens for item in used),
         "output_tokens": sum(item.output_tokens for item in used),
         "hours": _compute_covered([span for item in used for span in item.spans]) / 3600,
         **{name: item.value for name, item in compute_amounts(make_exact(actor_hours), workforce).items()},
         "bytes": sum(item.bytes for item in used),
     }
-    if has_requests:
-        each = [count_pass_requests(chunks=item.chunks, commits=item.commits, num_bytes=item.bytes) for item in used]
-        found |= {"puts": sum(item.puts for item in each), "gets": sum(item.gets for item in each)}
-    return found
 
 
 def _compute_covered(spans: Sequence[tuple[float, float]]) -> float:

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from curation.escaping import get_logger
@@ -56,94 +55,66 @@ def _is_whole(event: Json) -> bool:
     return all(isinstance(item, kind) for items, kind in kinds for item in items)
 
 
-class File:
-    """An event log in one local file."""
+class EventLog:
+    """The event log of a run directory: one local file, or numbered parts in an object store."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._held = b""
+    def __init__(self, directory: Place) -> None:
+        self._at = directory / ("events" if isinstance(directory, Remote) else "events.jsonl")
+        self._held = ""
+        """Lines that are not written yet and, in a store, all lines of the last part."""
+        self._part: Remote | None = None
+        self._put_at = 0.0
         self._lock = threading.Lock()
 
     def add(self, line: str, *, can_wait: bool) -> None:
-        """Append the line at once, after earlier lines that could not be written."""
+        """Write the line, after earlier ones that could not be written; in a store, one that can wait may be lost."""
         with self._lock:
-            self._held += line.encode() + b"\n"
+            self._held += line + "\n"
             try:
-                append_lines(self._path, self._held)
-                self._held = b""
+                if not isinstance(self._at, Remote):
+                    append_lines(self._at, self._held.encode())
+                    self._held = ""
+                elif not can_wait or time.monotonic() - self._put_at >= PUT_SECONDS:
+                    self._put(self._at)
             except OSError as error:  # the lines go with the next one
-                logger.warning("%s: events are not written (%s)", self._path, error)
+                logger.warning("%s: events are not written (%s)", self._at, error)
 
     def last(self, num_bytes: int) -> list[str]:
-        """Return the complete lines among the last ``num_bytes`` bytes."""
+        """Return the complete lines among the last ``num_bytes`` bytes; of a store's last parts, a little more."""
+        if isinstance(self._at, Remote):
+            lines: list[str] = []
+            size = 0
+            for number in reversed(_list_numbers(self._at)):
+                content = (self._at / f"{number:08}.jsonl").read_text()
+                lines = content.splitlines() + lines
+                size += len(content)
+                if size >= num_bytes:
+                    break
+            return lines
         try:
-            with open_file(self._path, os.O_RDONLY | os.O_NOFOLLOW) as file:
+            with open_file(self._at, os.O_RDONLY | os.O_NOFOLLOW) as file:
                 start = max(0, file.seek(0, os.SEEK_END) - num_bytes)
                 file.seek(start)
                 lines = file.read().decode(errors="replace").split("\n")[:-1]  # the rest is half written
         except FileNotFoundError:
             return []
         except OSError as error:  # a folder stands in its place; nothing depends on events
-            logger.warning("%s: events are not read (%s)", self._path, error)
+            logger.warning("%s: events are not read (%s)", self._at, error)
             return []
         return lines[1 if start else 0 :]
 
-
-class Parts:
-    """An event log in an object store, split into parts."""
-
-    def __init__(self, directory: Remote) -> None:
-        self._directory = directory
-        self._part: Remote | None = None
-        self._content = ""
-        self._put_at = 0.0
-        self._lock = threading.Lock()
-
-    def add(self, line: str, *, can_wait: bool) -> None:
-        """Buffer the line, and write the buffer if a write is due; a line that can wait may be lost with the driver."""
-        with self._lock:
-            self._content += line + "\n"
-            if can_wait and time.monotonic() - self._put_at < PUT_SECONDS:
-                return
-            try:
-                self._put()
-            except OSError as error:  # the lines go with the next one
-                logger.warning("%s: events are not written (%s)", self._directory, error)
-
-    def last(self, num_bytes: int) -> list[str]:
-        """Return the lines of the last parts, in all at least ``num_bytes`` characters if the log has as many."""
-        lines: list[str] = []
-        size = 0
-        for number in reversed(self._list_numbers()):
-            content = self._locate_part(number).read_text()
-            lines = content.splitlines() + lines
-            size += len(content)
-            if size >= num_bytes:
-                break
-        return lines
-
-    def _put(self) -> None:
-        content = self._content.encode()
-        if self._part is not None:
-            self._part.put(content)
-        else:
-            number = max(self._list_numbers(), default=0) + 1
-            self._locate_part(number).put(content, "create")
-            self._part = self._locate_part(number)
-        self._put_at = time.monotonic()
+    def _put(self, folder: Remote) -> None:
+        content, part, mode = self._held.encode(), self._part, "overwrite"
+        if part is None:
+            part, mode = folder / f"{max(_list_numbers(folder), default=0) + 1:08}.jsonl", "create"
+        part.put(content, mode)
+        self._part, self._put_at = part, time.monotonic()
         if len(content) >= PART_BYTES:
-            self._part, self._content = None, ""
-
-    def _locate_part(self, number: int) -> Remote:
-        return self._directory / f"{number:08}.jsonl"
-
-    def _list_numbers(self) -> list[int]:
-        return [int(entry.path.removesuffix(".jsonl")) for entry in self._directory.entries()]
+            self._part, self._held = None, ""
 
 
-def open_events(directory: Place) -> File | Parts:
-    """Return the event log of a run directory, for adding lines and reading the last ones."""
-    return Parts(directory / "events") if isinstance(directory, Remote) else File(directory / "events.jsonl")
+def _list_numbers(folder: Remote) -> list[int]:
+    return [int(entry.path.removesuffix(".jsonl")) for entry in folder.entries()]
 
 
 @dataclass(frozen=True, kw_only=True)

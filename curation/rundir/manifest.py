@@ -26,7 +26,7 @@ from curation.escaping import escape_text
 from curation.json_types import Json
 from curation.redaction import redact_value
 from curation.refs import fingerprint, iter_table_refs
-from curation.rundir.events import open_events
+from curation.rundir.events import EventLog
 from curation.rundir.graph import Position, Stage
 from curation.rundir.sealed import Lost, find_lost, seal
 from curation.rundir.status import Recorded
@@ -39,6 +39,8 @@ from curation.storage.lease import Guard, guard_nothing
 from curation.storage.paths import Place, Remote, require_reachable, to_place, write_atomically
 
 FORMAT = 5
+_KEPT = ("identity", "files", "deals", "attempts", "made", "asked_again", "bfloat16_on_cpus")
+"""Fields of a manifest that its file holds as they are."""
 _HEAD, _NO_DIGEST = '{\n "digest": "', "0" * 64
 
 
@@ -97,7 +99,7 @@ class Manifest:
     """The object store's token of the content that was read or written last."""
 
     def __post_init__(self) -> None:
-        self.events = open_events(self.directory)
+        self.events = EventLog(self.directory)
         self._lost: dict[str, Lost] | None = None
         self._is_saved = True
 
@@ -123,20 +125,11 @@ class Manifest:
                     "to start again"
                 )
             stages = {name: StageRecord(**item) for name, item in from_record(raw["stages"], directory).items()}
-            manifest = cls(
-                directory,
-                raw["identity"],
-                raw["files"],
-                stages,
-                token=written.token,
-                guard=guard,
-                attempts=raw.get("attempts", {}),
-                asked_again=raw.get("asked_again", {}),
-                deals=raw.get("deals", []),
-                made=raw.get("made", []),
-                bfloat16_on_cpus=raw.get("bfloat16_on_cpus", False),
-                format=raw.get("format", 1),
-            )
+            if lacks := {"identity", "files"} - raw.keys():
+                raise KeyError(*lacks)
+            kept = {"bfloat16_on_cpus": False, **{name: raw[name] for name in _KEPT if name in raw}}
+            manifest = cls(directory, **kept, stages=stages, token=written.token, guard=guard)
+            manifest.format = raw.get("format", 1)
             manifest._require_inside()
             return manifest
         except RunDirError:
@@ -185,14 +178,12 @@ class Manifest:
                         "that you trust"
                     )
 
-    def identify(self, identity: Json, files: dict[str, list[Json]], *, deals: Sequence[Json] = (), save: bool) -> None:
-        """Record the definition of the rows; the caller has checked that splits assigned before stay unchanged."""
+    def identify(self, identity: Json, files: dict[str, list[Json]], *, deals: Sequence[Json] = ()) -> None:
+        """Set the definition of the rows; the caller has checked that splits assigned before stay unchanged."""
         now = (identity, files, list(deals))
         if (self.identity, self.files, self.deals) != now:
             self.identity, self.files, self.deals = now
             self._is_saved = False
-        if save:
-            self.save()
 
     def save(self) -> None:
         """Write the manifest if :meth:`identify` has changed it."""
@@ -331,12 +322,7 @@ class Manifest:
             "digest": _NO_DIGEST,
             "format": FORMAT,
             "versions": dict(find_versions()),
-            "identity": self.identity,
-            "files": self.files,
-            "deals": self.deals,
-            "attempts": self.attempts,
-            "made": self.made,
-            "asked_again": self.asked_again,
+            **{name: getattr(self, name) for name in _KEPT},
             "bfloat16_on_cpus": bool(self.bfloat16_on_cpus),
             "stages": to_record({name: vars(record) for name, record in self.stages.items()}, self.directory),
         }

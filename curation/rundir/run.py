@@ -5,6 +5,7 @@ beside the old result, and a stage that a killed run left unfinished continues i
 its own thread; Ray does its work in the cluster.
 """
 
+import math
 import queue
 import threading
 import time
@@ -12,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from curation.activity import doing
 from curation.cluster import news
@@ -21,7 +22,6 @@ from curation.json_types import Json
 from curation.refs import iter_table_refs
 from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, make_cache_key
 from curation.rundir.hosts import HostProcess, Hosts
-from curation.rundir.load import Load, has_room
 from curation.rundir.manifest import Manifest
 from curation.rundir.status import Status, iter_statuses
 from curation.stopping import Stopped, check, deferred, stopped_by
@@ -104,17 +104,41 @@ class _Ended(NamedTuple):
     sealed: Json | None
     seconds: float
     error: BaseException | None
-    is_whole: bool = True
-    """Whether the stage began without a directory, so that it did all its work at once."""
 
 
-class Timing(NamedTuple):
-    """Functions that estimate the durations of stages and record them."""
+class Load(NamedTuple):
+    """Resources of a cluster that a stage keeps busy."""
 
-    lasts: Callable[[Stage], float] = lambda stage: 0.0
-    """Returns the expected seconds of a stage; of the stages that can start, the longest starts first."""
-    note: Callable[[Stage, int, float], None] = lambda stage, rows, seconds: None
-    """Receives the rows and seconds of each stage that was done from beginning to end."""
+    shared: str | None
+    """The name of a host that several stages share: together they take as much as the largest of them."""
+    takes: Mapping[str, float]
+
+    @classmethod
+    def of(cls, stage: Stage) -> Self:
+        """Return the load of a stage."""
+        return cls(stage.host.name if stage.host is not None and stage.host.shared else None, stage.takes)
+
+
+def has_room(load: Load, beside: Sequence[Load], room: Mapping[str, float]) -> bool:
+    """Return whether a cluster of size ``room`` has room for a load beside others; an infinite load fits only alone."""
+    with_it = [other for other in beside if other.shared is not None and other.shared == load.shared]
+    others = [other for other in beside if other not in with_it]
+    all_there_is = {name: room.get(name, 0.0) for name, amount in load.takes.items() if math.isinf(amount)}
+    return all(
+        amount <= _compute_taken(name, with_it, room)
+        or amount + _compute_taken(name, others, room) <= room.get(name, 0.0)
+        for name, amount in {**load.takes, **all_there_is}.items()
+        if amount
+    )
+
+
+def _compute_taken(name: str, loads: Sequence[Load], room: Mapping[str, float]) -> float:
+    """Return how much of a resource the loads take, each capped at the cluster's total."""
+    taken: dict[str | int, float] = {}
+    for number, load in enumerate(loads):
+        key = number if load.shared is None else load.shared
+        taken[key] = max(taken.get(key, 0.0), min(load.takes.get(name, 0.0), room.get(name, 0.0)))
+    return sum(taken.values())
 
 
 class Run:
@@ -129,7 +153,6 @@ class Run:
         room: Callable[[], Mapping[str, float]],
         hosts: Hosts | None = None,
         redo: str | None = None,
-        timing: Timing = Timing(),  # noqa: B008 (it is never changed)
         lease: Lease | None = None,
     ) -> None:
         """Limit the run to ``max_stages`` at once and to ``room``, the cluster's resources by Ray's names.
@@ -141,7 +164,7 @@ class Run:
         self.name = name
         self.manifest = manifest
         self.directory = manifest.directory
-        self._max_stages, self._room, self._redo, self._timing = max_stages, room, redo, timing
+        self._max_stages, self._room, self._redo = max_stages, room, redo
         self._hosts, self._lease = hosts or Hosts(), lease
         self._standings: dict[str, Standing] = {}
         self._stop = threading.Event()
@@ -242,9 +265,9 @@ class Run:
         room = self._room() if can_begin and most > 0 else {}
         warm = {host.kind for host, _ in self._hosts.idle()} | {stage.host.kind for stage in taken if stage.host}
 
-        def sort_key(status: Status) -> tuple[bool, float]:  # those with a warm host first, then the longest first
+        def sort_key(status: Status) -> tuple[bool, bool, int]:  # those with a warm host first, then with most rows
             host = status.stage.host
-            return host is None or host.kind not in warm, -self._timing.lasts(status.stage)
+            return host is None or host.kind not in warm, host is None, -(status.stage.num_rows or 0)
 
         ready: list[Status] = []
         for status in sorted(can_begin, key=sort_key):
@@ -286,14 +309,13 @@ class Run:
         """Run one stage, in its own thread."""
         stage, name, begun = status.stage, status.stage.name, time.monotonic()
         key: Json = {}
-        done, sealed, error, is_whole = None, None, None, True
+        done, sealed, error = None, None, None
         telemetry = Telemetry(run=self.name, stage=name)
         telemetry.set(metrics.STAGE_RUNNING, 1)
         try:
             self._refuse_broken(status)
             key = make_cache_key(stage, known)
             directory = self.manifest.directory_of(name, key)
-            is_whole = not directory.exists()
             task = Task(
                 name=name,
                 directory=directory,
@@ -314,7 +336,7 @@ class Run:
             error = raised
         finally:
             telemetry.forget()
-        ended.put(_Ended(stage, key, done, sealed, time.monotonic() - begun, error, is_whole))
+        ended.put(_Ended(stage, key, done, sealed, time.monotonic() - begun, error))
 
     def _record_stage(self, end: _Ended) -> Outputs:
         """Record a stage and return its outputs, or raise its error."""
@@ -331,8 +353,6 @@ class Run:
                 self.manifest.guard()
                 remove_older(ref, pinned[str(to_place(ref.uri).resolve())])
         self.manifest.event("finished", stage=name, rows=done.rows, seconds=round(seconds, 3))
-        if end.is_whole:
-            self._timing.note(end.stage, done.rows, seconds)
         rate = f", {format_speed(done.rows / seconds)} rows/s" if done.rows else ""
         work = f"{done.rows:,} rows" if done.rows else "done"
         say(f"{name}: {work} in {seconds:.1f} s{rate}")

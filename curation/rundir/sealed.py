@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 from curation.json_types import Json, JsonView
 from curation.refs import iter_leaves, iter_table_refs
-from curation.storage import durable
 from curation.storage.digest import TAG, Content, compute_content, compute_quick_content, find_problem
-from curation.storage.files import read_file
+from curation.storage.files import read_file, sync, sync_names
 from curation.storage.inside import HERE, to_record
 from curation.storage.json_files import parse_json
 from curation.storage.paths import Place, Remote, find_files, list_files, write_atomically
@@ -52,13 +51,13 @@ def seal(home: Place, folder: str, outputs: object, others: Iterable[JsonView] =
             files |= dict.fromkeys(below)
     for ref, path in tables.items():
         if contents := list_contents(replace(ref, uri=str(home / path))):
-            durable.sync_names(home / path)
+            sync_names(home / path)
             files |= {f"{path}/{name}": content for name, content in contents.items()}
     outside = {name for name in files if not name.startswith(f"{folder}/")}  # what is in it may have been made again
     for other in others if outside else ():
         files |= {name: content for name, content in (load(home, other) or {}).items() if name in outside}
     new = [name for name, content in files.items() if content is None]
-    durable.sync(home / name for name in new)
+    sync(home / name for name in new)
     there = find_files(home, new)
     for name in new:
         now, at = there[name], home / name
@@ -66,7 +65,7 @@ def seal(home: Place, folder: str, outputs: object, others: Iterable[JsonView] =
     text = json.dumps(files, indent=0)
     sums = list_of(home / folder)
     write_atomically(sums, text)
-    durable.sync_names(sums.parent)
+    sync_names(sums.parent)
     return {"sums": str(PurePosixPath(folder).with_name(sums.name)), "content": compute_content(text.encode())}
 
 

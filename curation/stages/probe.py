@@ -134,8 +134,7 @@ def probe(
 
 def _label_sample(job: LabelJob, population: Population, seconds: float, how: PassOptions) -> list[PassResult]:
     """Run a pass of a few rows, if time is limited, then larger passes until they suffice or the time is spent."""
-    ids_N = read_ids(job.examples)
-    most = job.teacher.chunk_rows
+    ids_N, most = read_ids(job.examples), job.teacher.chunk_rows
 
     def asked(num_rows: int, size: int) -> PassResult:
         taken_M = draw_by_hash(ids_N, num_rows, job.seed)

@@ -1,12 +1,15 @@
 """Local files: reading paths that anyone may have created, appending, syncing to the disk and exchanging names.
 
-Only regular files are read, since reading a pipe or a device may never end.
+Only regular files are read, since reading a pipe or a device may never end. The content of a file stays in memory for
+up to half a minute, and so does its name in the folder: what must survive a power cut is synced to the disk first. An
+object store acknowledges a write only once it holds the object.
 """
 
 import ctypes
 import errno
 import os
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -85,6 +88,30 @@ def sync_folder(folder: Path) -> None:
     except OSError as error:
         if error.errno not in CANNOT:
             raise
+
+
+def sync(paths: Iterable[object]) -> None:
+    """Wait until local files, and their names in their folders, are on the disk; skip objects of a store."""
+    local = [path for path in paths if isinstance(path, Path)]
+    for path in local:
+        sync_file(path)
+    for folder in dict.fromkeys(path.parent for path in local):
+        sync_folder(folder)
+
+
+def sync_names(path: object) -> None:
+    """Wait until the names in a folder, and those of the folder and of all folders above it, are on the disk."""
+    for folder in (path, *path.absolute().parents) if isinstance(path, Path) else ():
+        sync_folder(folder)
+
+
+def sync_tree(folder: Path) -> None:
+    """Wait until all files in a folder, however deep, are on the disk, but not for the folder's own name."""
+    for path, _, names in os.walk(folder):
+        for file in (Path(path, name) for name in names):
+            if not file.is_symlink():
+                sync_file(file)
+        sync_folder(Path(path))
 
 
 def exchange(one: Path, other: Path) -> bool:

@@ -3,8 +3,7 @@
 :class:`Remote` implements the part of ``pathlib.Path`` that a run uses, so code with a :data:`Place` uses only that
 part. Objects are written whole or not at all, listings are never cached, and failing requests are repeated for
 ``PATIENCE_SECONDS``. Credentials, region and endpoint come from the environment (``AWS_*``, ``GOOGLE_*``), the pod or
-the machine; Lance reads the same ones, because it uses the same library. :mod:`curation.storage.aws_profile` puts the
-keys of an AWS profile into the environment first.
+the machine; Lance reads the same ones, because it uses the same library.
 """
 
 import copy
@@ -29,7 +28,6 @@ from obstore.store import ObjectStore, from_url
 
 from curation.errors import RunDirError
 from curation.redaction import redact_text
-from curation.storage import aws_profile
 from curation.storage.files import open_file, sync_folder
 from curation.storage.names import check_name, require_folder
 
@@ -41,12 +39,14 @@ PARTS_AT_ONCE = 8
 FIRST_SECONDS = 10
 """Patience with the first request of a command, in seconds: nothing is lost yet, and the address may be wrong."""
 CREDENTIALS = {
-    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile in ~/.aws",
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+    'of a profile by eval "$(aws configure export-credentials --format env)"',
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
 }
 """Sources of each store's credentials, in words; ``SETTINGS`` names the settings of a store's address."""
 SETTINGS = {
-    "s3": "AWS_REGION, and for a store other than Amazon's AWS_ENDPOINT_URL and AWS_ALLOW_HTTP",
+    "s3": "AWS_REGION, for a store other than Amazon's AWS_ENDPOINT_URL and AWS_ALLOW_HTTP, and the credentials "
+    f"({CREDENTIALS['s3']})",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS, without which a machine's role is asked for",
 }
 
@@ -77,8 +77,6 @@ class Remote:
                 f"{redact_text(url)!r} is not a URL of a supported object store; give {'|'.join(SCHEMES)}://BUCKET/"
                 "FOLDER, of letters, digits and . _ - = @ +, without parts . and .."
             )
-        if found[1] == "s3":
-            aws_profile.use()
         self.scheme = found[1]
         self._path = PurePosixPath(found[2])
 
@@ -118,10 +116,6 @@ class Remote:
     def with_name(self, name: str) -> Self:
         """Return the path with another last part."""
         return self._copy_at(self._path.with_name(name))
-
-    def with_suffix(self, suffix: str) -> Self:
-        """Return the path with another suffix."""
-        return self._copy_at(self._path.with_suffix(suffix))
 
     def absolute(self) -> Self:
         """Return this place, since a URL is always absolute."""

@@ -11,7 +11,7 @@ next to its own repetition. So a commit here is not an append but an update that
 made for (the table's first, unchanged). Two such updates conflict.
 
 A commit survives a power cut: its fragments are on the disk before the commit names them, and its version is on the
-disk before the commit counts as done (:mod:`curation.storage.durable`).
+disk before the commit counts as done (:mod:`curation.storage.files`).
 """
 
 import json

@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 
 from curation.json_types import Json
 from curation.storage.digest import compute_sha256
-from curation.storage.durable import sync_names
-from curation.storage.files import sync_file
+from curation.storage.files import sync_file, sync_names
 from curation.storage.paths import Place, Remote
 
 

@@ -13,7 +13,7 @@ from lance.fragment import FragmentMetadata, write_fragments
 from curation.arrays import Int64s
 from curation.errors import CommitError
 from curation.refs import TableRef
-from curation.storage import durable
+from curation.storage.files import sync_names
 from curation.storage.paths import PATIENCE_SECONDS, to_place
 from curation.tables import schemas
 from curation.tables.row_ids import SCAN_ROWS, iter_ordered_ids
@@ -45,7 +45,7 @@ def create(uri: str, schema: pa.Schema) -> TableRef:
             raise refused from None
     else:
         present = schema
-        durable.sync_names(to_place(uri))
+        sync_names(to_place(uri))
     if present.names[: len(schema)] != schema.names:
         raise CommitError(f"{uri}: has the columns {present.names}, wanted {schema.names}; remove it or change the run")
     return find_latest(uri)

@@ -1,6 +1,6 @@
 """The versions of a table: their files and digests, setting aside those that a power cut tore, removing old ones.
 
-A commit is done when its version is on the disk (:mod:`curation.storage.durable`). If the power fails during a commit,
+A commit is done when its version is on the disk (:mod:`curation.storage.files`). If the power fails during a commit,
 the version's file may lack its content, and then Lance opens no version at all. Such a torn version is set aside: the
 version before it is complete, and the rows that only the torn version named are done again.
 """
@@ -20,9 +20,8 @@ from curation.escaping import format_error, get_logger
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.stopping import Stopped
-from curation.storage import durable
 from curation.storage.digest import QUICK, Content, compute_quick_content
-from curation.storage.files import sync_folder
+from curation.storage.files import sync, sync_folder
 from curation.storage.lease import Guard
 from curation.storage.paths import Remote, to_place
 
@@ -53,10 +52,10 @@ def parse_version(name: str) -> int | None:
 
 
 def sync_version(dataset: lance.LanceDataset) -> None:
-    """Wait until the file that describes the dataset's version is on the disk; see :mod:`curation.storage.durable`."""
+    """Wait until the file that describes the dataset's version is on the disk; see :mod:`curation.storage.files`."""
     home = to_place(dataset.uri)
     if not isinstance(home, Remote):
-        durable.sync(path for name in make_manifest_names(dataset.version) if (path := home / name).exists())
+        sync(path for name in make_manifest_names(dataset.version) if (path := home / name).exists())
 
 
 def list_version_files(ref: TableRef) -> dict[str, int | None]:
@@ -108,7 +107,7 @@ def rename_files(uri: str, fragments: Iterable[Json], old: Container[str] = ()) 
         written = data / file["path"]
         file["path"] = f"{compute_quick_content(written).digest.removeprefix(QUICK)}-{file['path']}"
         written.replace(data / file["path"])
-    durable.sync([*(data / file["path"] for file in new), data])
+    sync([*(data / file["path"] for file in new), data])
 
 
 def find_changed(uri: str, fragments: Iterable[FragmentMetadata]) -> list[str]:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from built import saved_run
 from click.testing import CliRunner, Result
 
 from curation.activity import doing
@@ -23,7 +24,6 @@ from curation.cli import main
 from curation.commands.plan import Plan, make_plan
 from curation.config.load import load_config
 from curation.errors import ConfigError
-from curation.pipeline.opened import open_run
 from curation.rundir.manifest import Manifest
 from curation.storage import lease
 from curation.tables import io
@@ -200,7 +200,7 @@ def test_validate_prints_sources_splits_and_models(config: Path, tiny_model):
         "chat_template: teacher off, student off, evaluation off",
         "teacher.dtype: auto is float32 (teacher, student 0), since no GPU is asked for (actors.num_gpus: 0)",
         "warning: student: 5 rows, global_batch_size 128: 3 optimizer steps, which hardly move it from its base; "
-        "give it more epochs, or select more rows",
+        "lower global_batch_size, give it more epochs, or select more rows",
         f"{config}: is valid",
     ]
     assert not (config.parent / "runs").exists()
@@ -312,12 +312,11 @@ def test_a_gpu_that_is_not_there_is_refused_before_anything_runs(config: Path, v
 def test_plan_names_the_stages_and_their_rows(local_ray, config: Path):
     result = curate("plan", config, "--no-probe")
     assert result.exit_code == 0
-    *lines, total = result.stdout.splitlines()[1:]
-    assert total.startswith("from start to end: not known") and "never measured here" in total
+    lines = result.stdout.splitlines()[1:]
     stages = {line.split()[0]: line.split()[1:] for line in lines}
     assert stages["prepare"][0] == "40" and stages["gen-0/label-pool"][0] == "21"
     assert stages["gen-0/student-trust"][0] == "5" and stages["gen-0/test-naive"][0] == "4"
-    assert stages["prepare"][-4:] == ["rough", "not", "done", "yet"] and stages["prepare"][3] == "to"
+    assert stages["prepare"] == ["40", "not", "done", "yet"]  # nothing like it was measured
     first = {name for name, words in stages.items() if words[-3:] == ["not", "done", "yet"]}
     assert first == {"prepare", *(name for name in stages if name.endswith("-base") and "test" not in name)}
     assert all(words[-3:-1] == ["waits", "for"] for name, words in stages.items() if name not in first)
@@ -328,7 +327,7 @@ def test_plan_names_the_stages_and_their_rows(local_ray, config: Path):
     assert "probe: 36 rows drawn at random, 1 actors: " in probed.stdout and " rows/s of one actor" in probed.stdout
     assert "EUR together, with a month of storage" in probed.stdout
     assert re.search(r"gen-0/label-pool +21 +\d+ +\d+ to \d+  probe ", probed.stdout)
-    assert re.search(r"from start to end, .* to [\d,]+; about [\d,]+ tokens", probed.stdout)
+    assert re.search(r"one after another, without \d+ never .* to [\d,]+; about [\d,]+ tokens", probed.stdout)
     assert "student" not in probed.stdout and not (config.parent / "runs").exists()
     assert "--probe: 37 rows are asked for, and" in mistake("plan", config, *bare, "--probe", "37")
     assert "--no-probe: makes no forecast" in mistake("plan", config, "--no-probe", "--save")
@@ -340,13 +339,10 @@ def test_plan_gives_the_graph_as_json(config: Path):
     stages = {stage["name"]: stage for stage in planned["stages"]}
     assert planned["forecast"] is None and stages["prepare"] == {
         "name": "prepare", "step": 0, "after": [], "state": "new", "words": "not done yet", "rows": 40,
-        "seconds": stages["prepare"]["seconds"], "range": stages["prepare"]["range"], "basis": "rough", "tokens": None,
+        "seconds": None, "range": None, "basis": None, "tokens": None,
     }  # fmt: skip
-    low, high = stages["prepare"]["range"]
-    assert low < stages["prepare"]["seconds"] < high and planned["total"]["seconds"] is None
-    assert stages["gen-0/label-pool"]["seconds"] is None  # its model was never measured
     for stage in stages.values():
-        assert stage["seconds"] is None or stage["range"][0] < stage["seconds"] < stage["range"][1]
+        assert stage["seconds"] is None  # no stage like it was measured
         assert stage["step"] == 1 + max((stages[name]["step"] for name in stage["after"]), default=-1)
 
 
@@ -363,7 +359,7 @@ def test_what_ray_prints_does_not_break_the_json_of_a_plan(config: Path, monkeyp
 def test_status_as_json(config: Path):
     found = json.loads(curate("status", config, "--json").stdout)
     assert (found["driver"], found["stages"], found["last_event"]) == (None, [], None)
-    manifest = open_run(load_config(config), save=True).manifest
+    manifest = saved_run(load_config(config)).manifest
     manifest.event("progress", stage="prepare", rows=5, total=40)
     found = json.loads(curate("status", config, "--json").stdout)
     assert found["stages"][0] == {
@@ -396,7 +392,8 @@ def test_status_tells_what_is_done_and_what_went_wrong(config: Path):
     directory = config.parent / "runs" / "tiny"
     with lease.hold(directory):
         manifest = Manifest.load(directory)
-        manifest.identify({"seed": 0}, {}, save=True)
+        manifest.identify({"seed": 0}, {})
+        manifest.save()
         manifest.record("prepare", {}, {}, rows=40, seconds=2.0)
         manifest.event("failed", stage="gen-0/label-pool", error="out of memory")
         lines = curate("status", config).stdout.splitlines()
@@ -408,7 +405,8 @@ def test_status_tells_what_is_done_and_what_went_wrong(config: Path):
 
 def test_status_tells_speed_time_left_and_what_the_actors_are_at_from_the_newest_event(config: Path):
     manifest = Manifest.load(config.parent / "runs" / "tiny")
-    manifest.identify({"seed": 0}, {}, save=True)
+    manifest.identify({"seed": 0}, {})
+    manifest.save()
     with (manifest.directory / "events.jsonl").open("w") as file:
 
         def event(second: float, kind: str, **fields: object) -> None:
@@ -454,7 +452,8 @@ def test_status_tells_how_many_nodes_a_running_run_has(config: Path):
     directory = config.parent / "runs" / "tiny"
     with lease.hold(directory):
         manifest = Manifest.load(directory)
-        manifest.identify({"seed": 0}, {}, save=True)
+        manifest.identify({"seed": 0}, {})
+        manifest.save()
         manifest.event("started", stage="prepare", why="not done yet")
         manifest.event("progress", stage="prepare", rows=5, total=10)
         manifest.event("nodes", num=1, came=["10.0.0.1 (node a)"], left=[])
@@ -469,7 +468,7 @@ def test_status_tells_how_many_nodes_a_running_run_has(config: Path):
 
 def test_status_of_a_run_directory_needs_no_other_file(config: Path):
     settings = load_config(config)
-    manifest = open_run(settings, save=True).manifest
+    manifest = saved_run(settings).manifest
     manifest.record("prepare", {}, {}, rows=40, seconds=2.0)
     elsewhere = settings.directory.rename(config.parent / "mounted: elsewhere")
     config.unlink()
@@ -487,7 +486,8 @@ def watching(config: Path, **options: Any) -> subprocess.Popen:
 def test_watching_goes_on_until_the_run_ends(config: Path):
     manifest = Manifest.load(config.parent / "runs" / "tiny")
     with lease.hold(manifest.directory):
-        manifest.identify({"seed": 0}, {}, save=True)
+        manifest.identify({"seed": 0}, {})
+        manifest.save()
         watcher = watching(config, stdout=subprocess.PIPE)
         assert watcher.stdout is not None
         for _ in range(2):  # no terminal: one block after the other
@@ -506,7 +506,8 @@ def test_watching_goes_on_until_the_run_ends(config: Path):
 def test_watching_ends_quietly_on_ctrl_c_and_redraws_a_terminal(config: Path):
     manifest = Manifest.load(config.parent / "runs" / "tiny")
     with lease.hold(manifest.directory):
-        manifest.identify({"seed": 0}, {}, save=True)
+        manifest.identify({"seed": 0}, {})
+        manifest.save()
         ours, theirs = pty.openpty()
         watcher = watching(
             config,
@@ -525,7 +526,8 @@ def test_watching_ends_quietly_on_ctrl_c_and_redraws_a_terminal(config: Path):
 def test_a_run_directory_of_another_configuration_or_in_use_is_a_mistake(config: Path):
     directory = config.parent / "runs" / "tiny"
     manifest = Manifest.load(directory)
-    manifest.identify({"seed": 7}, {}, save=True)
+    manifest.identify({"seed": 7}, {})
+    manifest.save()
     line = mistake("plan", config, "--no-probe")
     assert "belongs to another configuration" in line and "seed was 7, is 0" in line
     with lease.hold(directory):
@@ -539,6 +541,6 @@ def test_a_run_directory_of_another_configuration_or_in_use_is_a_mistake(config:
 def test_a_run_whose_record_names_a_table_elsewhere_is_refused_before_it_writes(config: Path, tmp_path: Path):
     settings = load_config(config)
     table = io.write(pa.table({"row_id": [0]}), str(tmp_path / "original" / "labels.lance"))
-    open_run(settings, save=True).manifest.record("gen-0/label", {}, {"labels": table.to_json()}, rows=1, seconds=0.0)
+    saved_run(settings).manifest.record("gen-0/label", {}, {"labels": table.to_json()}, rows=1, seconds=0.0)
     assert f"names the table {table.uri}, which lies outside" in mistake("run", config)
     assert io.find_latest(table.uri) == table

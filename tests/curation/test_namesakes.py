@@ -1,4 +1,4 @@
-"""A user's ``train.py``, ``tune.py`` or ``datasets.py`` in the working directory: it hides no package of a run."""
+"""A user's ``train.py`` or ``datasets.py`` in the working directory: it hides no package, or is refused."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def test_a_program_that_imported_its_own_train_is_told_in_a_line(folder: Path) -
         assert "ConfigError" in done.stdout and words in done.stdout and "my_train.py" in done.stdout, done.stderr
 
 
-def test_workers_of_ray_look_where_the_driver_looks(folder: Path) -> None:
+def test_workers_of_ray_take_our_packages_and_no_library_is_hidden(folder: Path) -> None:
     """Ray puts the working directory first: there ``train`` and ``datasets`` would be the user's."""
     program = """
 import sys; sys.path.remove("")
@@ -76,21 +76,25 @@ from curation.config import RayConfig
 @ray.remote
 def found():
     import importlib.util as util
-    return [util.find_spec(name).origin for name in ("train", "tune", "datasets", "own")]
+    return [util.find_spec(name).origin for name in ("train", "tune", "own")]
 with local_or_cluster(RayConfig(num_cpus=1)):
     print(*ray.get(found.remote()))
 """
+    refused = python(folder, "-c", program)
+    assert f"{folder / 'datasets'}: a module in the working directory takes the place of" in refused.stderr
+    (folder / "datasets.py").unlink()
     done = python(folder, "-c", program)
     assert done.returncode == 0, done.stderr
-    train, tune, datasets, own = done.stdout.split()[-4:]
+    train, tune, own = done.stdout.split()[-3:]
     assert (train, tune) == (str(ROOT / "train" / "__init__.py"), str(ROOT / "tune" / "__init__.py"))
-    assert not datasets.startswith(str(folder)) and own == str(folder / "own.py")
+    assert own == str(folder / "own.py")
 
 
 def test_workers_start_as_ever_where_nothing_is_hidden(folder: Path) -> None:
-    program = "from curation import namesakes; namesakes.claim(); print(namesakes.make_sender())"
-    assert python(folder, "-c", "import sys; sys.path.remove('');" + program).stdout.startswith("<function")
-    for name in ("train", "tune", "datasets"):
+    program = "from curation import namesakes; namesakes.claim(); print(namesakes.check_folder())"
+    (folder / "datasets.py").unlink()
+    assert python(folder, "-c", program).stdout.strip() == "curation.namesakes.claim"
+    for name in ("train", "tune"):
         (folder / f"{name}.py").unlink()
     (folder / "train").mkdir()  # a folder of rows is no module
     done = python(folder, "-c", program)

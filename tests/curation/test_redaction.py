@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from built import saved_run
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +16,6 @@ from curation.config.load import load_config
 from curation.errors import ConfigError
 from curation.extras.tracking import publish as tracking
 from curation.extras.tracking.config import TrackingConfig
-from curation.pipeline.opened import open_run
 from curation.redaction import iter_secrets, redact_text, redact_value
 from curation.rundir.manifest import Manifest
 from curation.telemetry.console import say
@@ -60,7 +60,7 @@ def test_the_password_of_a_tracker_is_nowhere_in_the_run_directory(tmp_path: Pat
     path = write_config(tmp_path, {"tracking": {"mlflow": {"uri": URI}}}, rows=puzzle_file)
     config = load_config(path)
     assert config.tracking.mlflow is not None and config.tracking.mlflow.uri == URI
-    opened = open_run(config, save=True)
+    opened = saved_run(config)
     opened.manifest.event("untracked", error=f"cannot reach {URI}")
     written = {file: file.read_text() for file in (tmp_path / "run").rglob("*") if file.is_file()}
     assert {file.name for file in written} >= {"config.yaml", "manifest.json", "events.jsonl"}

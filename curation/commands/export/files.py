@@ -16,9 +16,8 @@ from curation.errors import ExportError
 from curation.json_types import Json, JsonView
 from curation.refs import ModelRef
 from curation.report.headline import format_duration, format_points, make_environment
-from curation.storage import durable
 from curation.storage.digest import compute_sha256
-from curation.storage.files import exchange, open_to_readers, sync_folder
+from curation.storage.files import exchange, open_to_readers, sync_folder, sync_tree
 from curation.storage.paths import Place, Remote, list_files, remove, require_reachable, to_place
 
 CARD, LINEAGE = "README.md", "lineage.json"
@@ -46,7 +45,7 @@ def write_folder(target: Place, *, force: bool, marker: str = LINEAGE) -> Iterat
             if isinstance(target, Remote):
                 _upload(folder, target, marker, replaced=taken)
             else:
-                durable.sync_tree(folder)
+                sync_tree(folder)
                 old = folder
                 if not target.is_dir():
                     folder.rename(target)

@@ -7,7 +7,6 @@ ANALYZE = Feature(
     section=f"{_HERE}.config:AnalyzeConfig",
     title="Why it works",
     is_on=True,
-    dtypes=f"{_HERE}.describe:dtypes",
     analysis=f"{_HERE}.describe:describe",
     check=f"{_HERE}.describe:check",
     page=f"{_HERE}:page.html.j2",

@@ -15,7 +15,6 @@ from curation.hashing import derive
 from curation.json_types import JsonView
 from curation.models.dtypes import HALF_TRAINING, choose_dtype
 from curation.pipeline.extending import FeatureInputs
-from curation.pipeline.outlook import TypedModels
 from curation.pipeline.roles import find_checkpoint
 from curation.rundir.graph import Out
 
@@ -64,14 +63,6 @@ def describe(inputs: FeatureInputs) -> dict[str, Out]:
         )
         outs["coherence"] = compared.out("found")
     return outs
-
-
-def dtypes(config: RunConfig, section: AnalyzeConfig) -> Iterator[TypedModels]:
-    """Yield the number type of the base students if their gradients are computed on GPUs."""
-    gradients = section.gradients
-    if gradients is not None and gradients.gpus:
-        bases = {role: model for role, model in config.models.items() if role.startswith("student ")}
-        yield TypedModels("analyze.gradients.dtype", gradients.dtype, "gpus", gradients.gpus, bases, HALF_TRAINING)
 
 
 def check(config: RunConfig, section: AnalyzeConfig) -> Iterator[str]:

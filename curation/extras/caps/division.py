@@ -1,9 +1,11 @@
 """The cap on the rows of a label: the key by which rows count as one label, and the cap's part of a selection.
 
-Keys are hashes of texts (:mod:`curation.tables.text_hashes`). Each row without a text (an unparsed label, a null) has
-a key of its own.
+Keys are 63-bit hashes of texts, so that many labels are counted without holding them: among 10^7 different texts, two
+have the same hash with a probability of 10^-5. Each row without a text (an unparsed label, a null) has a key of its
+own.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -12,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curation.arms import Arm
-from curation.arrays import Int64s
+from curation.arrays import Int64s, Uint64s
 from curation.config import RunConfig
 from curation.config.base import count_share
 from curation.domains import get_domain
@@ -25,10 +27,22 @@ from curation.stages.budget import ComputedBudget
 from curation.stages.chooser import RowDivision
 from curation.stages.pool_scores import Groups, PoolScores, Reader
 from curation.tables import io
-from curation.tables.text_hashes import NO_TEXT, hash_texts
 
 BY_LABEL = "label"
 _KEY = "selection.max_per_label_by"
+NO_TEXT = np.uint64(1 << 63)
+"""Value that stands for a null and is no text's hash."""
+
+
+def hash_texts(text_N: pa.Array) -> Uint64s:
+    """Return a hash of each text, ``NO_TEXT`` for a null, uint64 [N]; hash each distinct text of the array once."""
+    coded = text_N.dictionary_encode()
+    texts: list[str] = coded.dictionary.to_pylist()
+    digests = (hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
+    hash_G = np.fromiter((int.from_bytes(digest) >> 1 for digest in digests), np.uint64, len(texts))
+    place_N = coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)
+    found: Uint64s = np.append(hash_G, NO_TEXT)[place_N]
+    return found
 
 
 def check_settings(config: RunConfig, section: CapKeys) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from curation.hashing import derive
 from curation.json_types import Json, JsonView
 from curation.pipeline.extending import FeatureInputs
 from curation.pipeline.grading import GONE, find_known_checker
+from curation.pipeline.roles import JUDGE
 from curation.refs import TableRef, fingerprint
 from curation.report.measures import compute_count_share
 from curation.rundir.graph import Done, In, Out, Stage, to_plain_json
@@ -220,7 +221,7 @@ def describe_check(inputs: FeatureInputs) -> dict[str, Out]:
     if domain.judge is None:
         stage: Stage = CheckBest(**arguments, checker=find_known_checker(domain) or GONE)
     else:
-        judge, model = inputs.config.judge, generation.helpers.judge
+        judge, model = inputs.config.judge, generation.helpers.get(JUDGE)
         assert judge is not None and model is not None, "a judge that is asked is among the models"
         asked = model.changed(**AskConfig.BARE)
         stage = CheckBestByJudge(**arguments, teacher=asked, decoding=judge.decoding, **generation.settings)

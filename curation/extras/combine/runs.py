@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from curation.commands.tables import format_percent_interval
 from curation.config.load import load_config
-from curation.errors import CombineError
+from curation.errors import CombineError, RunFailedError
 from curation.json_types import Json
 from curation.metrics import Estimate
-from curation.pipeline.running import Unfinished, get_finished_record
+from curation.pipeline.running import get_finished_record
 from curation.report.headline import make_environment
 from curation.report.html import write_page
 from curation.report.record import RunRecord
@@ -84,11 +84,8 @@ def load_member(directory: str) -> Member:
     config = load_config(place / "config.yaml").model_copy(update={"run_dir": directory})
     try:
         return Member(directory=directory, run=get_finished_record(config))
-    except Unfinished as unfinished:
-        raise CombineError(
-            f"{directory}: is unfinished, stage {unfinished.stage} is missing ({unfinished.why}); "
-            "finish it with `curate run`, or leave it out"
-        ) from None
+    except RunFailedError as unfinished:
+        raise CombineError(f"{unfinished}; or leave the run out") from None
 
 
 def list_benchmarks(runs: Sequence[RunRecord]) -> list[str]:

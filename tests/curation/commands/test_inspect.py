@@ -221,7 +221,8 @@ def test_paths_that_are_no_table(table: Path, tmp_path: Path):
 def run(tmp_path: Path) -> Path:
     """A run with one stage of one table, one of two, one whose table is gone, and a table that no stage recorded."""
     manifest = Manifest.load(tmp_path / "run")
-    manifest.identify({"seed": 0}, {}, save=True)
+    manifest.identify({"seed": 0}, {})
+    manifest.save()
     folder = manifest.directory
     refs = {}
     for path in ("prepare-1/pool", "prepare-1/source", "gen-0/label-pool-2/labels", "gen-0/signal-3/signal"):

@@ -16,7 +16,7 @@ RUN = {
 
 def test_prices_are_optional_each():
     assert parse_config(RUN).prices is None
-    prices = parse_config({**RUN, "prices": {"gpu_hour": 2.5, "per_1000_puts": 0}}).prices
+    prices = parse_config({**RUN, "prices": {"gpu_hour": 2.5, "storage_gb_month": 0}}).prices
     assert prices is not None and (prices.currency, prices.gpu_hour, prices.cpu_hour) == ("USD", 2.5, None)
 
 

@@ -64,7 +64,7 @@ def test_what_the_run_lacks_is_refused_or_left_out(config: Path) -> None:
 def keys(path: Path, *overrides: str) -> dict[str, Any]:
     """By stage of the analysis: its inputs."""
     settings = load(path, *overrides)
-    opened = open_run(settings, save=False)
+    opened = open_run(settings)
     own = order_stages(describe_analysis(settings, opened.chain.tables, opened.chain.generations))
     before = {stage.name for stage in opened.chain.stages}
     return {stage.name: to_plain_json(with_outs(stage.inputs, str), {}) for stage in own if stage.name not in before}

@@ -37,7 +37,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> ReviewedRun:
     manifest = Manifest.load(found.directory)
     kept = {"format": "jsonl", "index": 0, "num_rows": NUM, "size": 1, "modified": "1", "schema": {}, "marks": []}
     files = {"rows": [{"path": "/data/rows.jsonl", **kept}], "more": [{"path": "/data/more.csv", **kept, "index": 3}]}
-    manifest.identify({"seed": 0}, files, save=True)
+    manifest.identify({"seed": 0}, files)
+    manifest.save()
     choice = manifest.stages["gen-0/select"].inputs["choice"]
     tables = {"pool": choice["pool"], "source": choice["pool"]}
     teacher = {"base": "/models/weak", "revision": "0123abcd", "adapter": None}
@@ -133,7 +134,9 @@ def test_what_cannot_be_told_is_refused_in_one_line(run: ReviewedRun, tmp_path: 
     assert "is not a row id" in refused(run.directory, 2**63) and "is not a row id" in refused(run.directory, "\u00b2")
     assert "is not a run directory" in refused(tmp_path, 3)
     (tmp_path / "config.yaml").write_text((run.directory / "config.yaml").read_text())
-    Manifest.load(tmp_path).identify({"seed": 0}, {}, save=True)
+    manifest = Manifest.load(tmp_path)
+    manifest.identify({"seed": 0}, {})
+    manifest.save()
     with pytest.raises(TableError, match="has no rows yet, its stage prepare is not done"):
         RecordedRun.of(tmp_path)
 
@@ -141,7 +144,8 @@ def test_what_cannot_be_told_is_refused_in_one_line(run: ReviewedRun, tmp_path: 
 def test_an_unfinished_run_says_what_is_missing(run: ReviewedRun, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text((run.directory / "config.yaml").read_text())
     before, manifest = Manifest.load(run.directory), Manifest.load(tmp_path)
-    manifest.identify(before.identity, before.files, save=True)
+    manifest.identify(before.identity, before.files)
+    manifest.save()
     row_id = selected(run, "trust")[0]
     for name, words in (("prepare", "no stage has labelled rows"), ("gen-0/label-pool", "gen-0/select is not done")):
         record = before.stages[name]

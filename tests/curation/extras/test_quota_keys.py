@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import yaml
+from built import saved_run
 
 from curation.config.load import load_config
 from curation.errors import ConfigError
 from curation.extras.quotas.division import describe_settings
 from curation.pipeline.chain import describe
-from curation.pipeline.opened import open_run
 from curation.rundir.graph import to_plain_json, with_outs
 from curation.sources import discover
 
@@ -103,5 +103,5 @@ def test_validate_says_what_happens_to_classes(tmp_path: Path, selection: dict[s
 
 def test_a_run_with_an_unknown_class_is_refused_before_anything_is_done(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"selection\.quota: 'A' is none of the 2 classes"):
-        open_run(load(tmp_path, quota={"A": 1}), save=True)
+        saved_run(load(tmp_path, quota={"A": 1}))
     assert not (tmp_path / "run").exists()

@@ -271,7 +271,8 @@ def test_the_output_of_a_filter_is_reviewed_round_by_round(run: ReviewedRun, tmp
     labels, pool = (io.read(TableRef.from_json(choice[name])) for name in ("labels", "pool"))
     output = tmp_path / "out"
     manifest = Manifest.load(output / "_curation")
-    manifest.identify({}, {"0000": [], "0001": []}, save=True)
+    manifest.identify({}, {"0000": [], "0001": []})
+    manifest.save()
     half = len(labels) // 2
     for name, part in (("0000", slice(0, half)), ("0001", slice(half, None))):
         ids = pa.array(labels["row_id"].to_pylist()[part])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from built import saved_run
 from test_changes import made_up
 
 from curation.commands.export.run import Student
@@ -109,7 +110,7 @@ def test_a_chain_of_one_arm_is_what_it_was():
 
 def finish(of: RunConfig, **outputs: Any) -> tuple[Any, set[str]]:
     """Do a run with made-up work; ``outputs`` replace those of a stage. All outputs, and the names of what was done."""
-    opened = open_run(of, save=True)
+    opened = saved_run(of)
     before = dict(opened.manifest.stages)
     for stage in opened.chain.stages:
         made_up(stage)
@@ -130,7 +131,7 @@ def test_another_generation_does_nothing_again(tmp_path):
     finish(config(2, tmp_path, **FEW), go_on=GO_ON, held_out={"num_trained": 1})
     records = Manifest.load(tmp_path / "run").stages
     longer = config(3, tmp_path, **FEW)
-    planned = list(iter_statuses(open_run(longer, save=False).chain.stages, Manifest.load(longer.directory).records))
+    planned = list(iter_statuses(open_run(longer).chain.stages, Manifest.load(longer.directory).records))
     assert {status.state for status in planned} == {"done", "new", "waits"}  # and none has changed
     _, done = finish(longer, go_on=GO_ON, held_out={"num_trained": 1})
     assert {name.partition("/")[0] for name in done} == {"gen-1", "gen-2", "gen-2-naive", "gen-2-predecessor"}
@@ -147,7 +148,7 @@ def test_a_chain_that_stops_says_why_and_goes_on_without_the_rule(tmp_path):
     reached = {name.partition("/")[0] for name, found in known.items() if not isinstance(found, Skipped)}
     assert "gen-0" in reached and not reached & {"gen-1-naive", "gen-1-predecessor"}
     assert {found.why for found in known.values() if isinstance(found, Skipped)} == {STOP["absent"]["go_on"]}
-    status = {item.stage.name: item.words for item in open_run(stopped, save=False).statuses}
+    status = {item.stage.name: item.words for item in open_run(stopped).statuses}
     assert status["gen-1/select"] == "nothing to do: the chain stops after generation 0: no signal"
     before = Manifest.load(stopped.directory).stages
     known, done = finish(
@@ -185,7 +186,7 @@ def test_nothing_is_labelled_before_the_rows_are_compared(tmp_path):
         raise ConfigError("row 7 trained the teacher")
 
     of = config(2, tmp_path, **FEW)
-    opened = open_run(of, save=True)
+    opened = saved_run(of)
     for stage in opened.chain.stages:
         made_up(stage)
         if stage.name.endswith("/go-on"):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from built import saved_run
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -148,7 +149,7 @@ TABLES = (*CONFIG["splits"], "audit")
 
 def run(config: RunConfig) -> tuple[dict[str, str], set[str]]:
     """What is planned, by stage, and what is then done."""
-    opened = open_run(config, save=True)
+    opened = saved_run(config)
     stages = opened.chain.stages
     planned = {status.stage.name: status.state for status in iter_statuses(stages, opened.manifest.records)}
     before = dict(opened.manifest.stages)
@@ -160,7 +161,7 @@ def run(config: RunConfig) -> tuple[dict[str, str], set[str]]:
         for name, record in opened.manifest.stages.items()  # a class or place that is recorded anew is no work
         if (old := before.get(name)) is None or replace(record, kind=old.kind, at=old.at) != old
     }
-    again = iter_statuses(open_run(config, save=False).chain.stages, Manifest.load(config.directory).records)
+    again = iter_statuses(open_run(config).chain.stages, Manifest.load(config.directory).records)
     assert {status.state for status in again} == {"done"}
     return planned, done
 

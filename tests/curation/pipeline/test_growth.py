@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from built import saved_run
 from test_changes import answers_of, made_up
 
 from curation.commands.plan import check
@@ -74,13 +75,13 @@ def work(stage: Stage) -> None:
 
 def run(config: RunConfig) -> set[str]:
     """Do what is missing; the stages that were done."""
-    opened = open_run(config, save=True)
+    opened = saved_run(config)
     before = dict(opened.manifest.stages)
     for stage in opened.chain.stages:
         work(stage)
     Run(config.name, opened.manifest, room=lambda: {"CPU": 2.0}).do(opened.chain.stages)
     after = Manifest.load(config.directory).stages
-    assert {status.state for status in open_run(config, save=False).statuses} == {"done"}
+    assert {status.state for status in open_run(config).statuses} == {"done"}
     return {name.removeprefix("gen-0/") for name, record in after.items() if record != before.get(name)}
 
 
@@ -99,7 +100,7 @@ def home(finished: Path, tmp_path: Path) -> Path:
 
 def places(config: RunConfig) -> dict[str, set[int]]:
     """The positions of the rows of each split in its source."""
-    opened = open_run(config, save=False)
+    opened = open_run(config)
     files = opened.manifest.source_files
     found = {}
     for source in config.sources:
@@ -191,7 +192,7 @@ def test_what_was_dealt_cannot_be_changed(home: Path, change: dict[str, Any], wo
     run(load(home, PROBE))
     before = (home / "run" / "manifest.json").read_bytes()
     changed = load(home, PROBE, TEST, change)
-    for look in (lambda: open_run(changed, save=True), lambda: list(check(changed))):
+    for look in (lambda: saved_run(changed), lambda: list(check(changed))):
         with pytest.raises(RunDirError, match="belongs to another configuration") as caught:
             look()
         told = str(caught.value)
@@ -203,16 +204,16 @@ def test_what_was_dealt_cannot_be_changed(home: Path, change: dict[str, Any], wo
 def test_a_source_that_was_dealt_from_is_not_taken_away(home: Path):
     of_others = {name: {"from": "others", "rows": rows} for name, rows in (("source", 30), ("pool", 40))}
     with pytest.raises(RunDirError, match=r"sources\.puzzles was .*, is not set"):
-        open_run(load(home, OTHER, {"sources.puzzles": None, "splits": of_others}), save=True)
+        saved_run(load(home, OTHER, {"sources.puzzles": None, "splits": of_others}))
     run(load(home, OTHER))
     assert run(load(home)) == set()  # nothing was dealt from the other one
 
 
 def test_a_split_that_asks_for_more_than_is_left_is_told_how_much_is_left(home: Path):
-    rows = open_run(load(home), save=False).manifest.source_files["puzzles"][0].num_rows
+    rows = open_run(load(home)).manifest.source_files["puzzles"][0].num_rows
     for config in (load(home, {**TEST, "splits.test": {"from": "puzzles", "rows": rows}}),):
         with pytest.raises(SourceError) as caught:
-            open_run(config, save=True)
+            saved_run(config)
         told = str(caught.value)
         assert f"splits ask for {rows} rows of source 'puzzles' (test {rows})" in told
         assert f"has {rows}, of which {rows - 70} are left (source 30, pool 40 were assigned before, and stay)" in told
@@ -222,15 +223,15 @@ def test_a_split_that_asks_for_more_than_is_left_is_told_how_much_is_left(home: 
     with pytest.raises(
         SourceError, match=r"splits.probe-near: gets none .* 0 of which are left .*test \d+, pool 40 were"
     ):
-        open_run(load(home, {"splits.test": {"from": "puzzles"}}, PROBE, {"splits.probes.near.rows": None}), save=True)
+        saved_run(load(home, {"splits.test": {"from": "puzzles"}}, PROBE, {"splits.probes.near.rows": None}))
 
 
 def test_growth_that_was_not_dealt_yet_can_be_changed_or_taken_back(home: Path):
-    open_run(load(home, TEST), save=True)  # killed before its rows were dealt, or refused for shared questions
+    saved_run(load(home, TEST))  # killed before its rows were dealt, or refused for shared questions
     assert [deal["splits"] for deal in Manifest.load(home / "run").deals] == [["source", "pool"], ["test"]]
     assert run(load(home)) == set()
     assert [deal["splits"] for deal in Manifest.load(home / "run").deals] == [["source", "pool"]]
-    open_run(load(home, TEST), save=True)
+    saved_run(load(home, TEST))
     assert run(load(home, PROBE)) == OF_PROBE
 
 
@@ -247,12 +248,12 @@ def test_a_run_that_has_not_grown_has_one_deal(tmp_path: Path):
     config = load(tmp_path, TEST, PROBE)
     deals = find_deals(config, Manifest.load(config.directory))
     assert deals.rows == (config.rows,) and len(deals.deals) == 1
-    assert [stage.name for stage in open_run(config, save=True).chain.preparing] == ["prepare"]
+    assert [stage.name for stage in saved_run(config).chain.preparing] == ["prepare"]
     assert Manifest.load(config.directory).deals == [
         {"splits": ["source", "pool", "test", "probe-near"], "sources": ["puzzles"]}
     ]
 
 
 def test_every_stage_stands_as_before_where_only_a_source_was_added(home: Path):
-    found = iter_statuses(open_run(load(home, OTHER), save=False).chain.stages, Manifest.load(home / "run").records)
+    found = iter_statuses(open_run(load(home, OTHER)).chain.stages, Manifest.load(home / "run").records)
     assert {status.state for status in found} == {"done"}

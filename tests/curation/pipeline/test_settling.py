@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from built import saved_run
 
 from curation.commands.plan import check
 from curation.config import RunConfig
@@ -16,7 +17,6 @@ from curation.domains import get_domain
 from curation.domains.answer_readings import LETTERS, READINGS
 from curation.domains.mcqa import Mcqa
 from curation.errors import ConfigError
-from curation.pipeline.opened import open_run
 from curation.pipeline.settling import settle
 from curation.rundir.graph import with_outs
 from curation.rundir.manifest import Manifest
@@ -142,7 +142,7 @@ def test_a_run_keeps_how_its_rows_are_read(tmp_path: Path):
     config = configured(tmp_path, {"source": lambda choices, place: str(place + 1), "test": lambda c, place: c[place]})
     warnings = [line.text for line in check(config) if line.kind == "warning"]
     assert sum("source source are read as number_from_1" in line for line in warnings) == 1
-    opened = open_run(config, save=True)
+    opened = saved_run(config)
     assert [opened.config.domain_of(split).options for split in ("source", "pool", "test")] == [
         {"answer_is": "number_from_1"},
         {"answer_is": "number_from_1"},

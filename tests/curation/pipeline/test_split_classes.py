@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from built import saved_run
 
 from curation.commands.plan import check
 from curation.config import RunConfig
@@ -43,7 +44,7 @@ def configured(folder: Path, labels: list[str], name: str = "run", test: str = "
 
 
 def keys(config: RunConfig) -> dict[str, Any]:
-    stages = open_run(config, save=False).stages
+    stages = open_run(config).stages
     return {stage.name: to_plain_json(with_outs(dict(stage.inputs), str), {}) for stage in stages}
 
 
@@ -63,7 +64,7 @@ def test_underscores_of_labels_are_spaces_in_the_words_that_are_scored(tmp_path:
     domain = get_domain(config.domain)
     assert domain.options({"text": "t"}) == (" card arrival", " fee")
     assert domain.parse(" card arrival", {"text": "t"}) == "card_arrival"
-    open_run(config, save=True)
+    saved_run(config)
     (tmp_path / "run.csv").write_text("text,label\nt0,c\nt1,d\n")
     begun = config.model_copy(update={"domain": config.domain.with_options(classes=None)})
     assert with_split_classes(begun).domain == config.domain, "as the run began"
@@ -82,7 +83,7 @@ def test_only_rows_of_the_labelled_split_count(tmp_path: Path):
 
 def test_a_begun_run_keeps_its_classes_without_reading_the_rows_again(tmp_path: Path):
     config = configured(tmp_path, ["b", "a"])
-    opened = open_run(config, save=True)
+    opened = saved_run(config)
     assert yaml.safe_load((tmp_path / "runs" / "run" / "config.yaml").read_text())["domain"]["classes"] == ["a", "b"]
     (tmp_path / "run.csv").write_text("text,label\nt0,c\nt1,d\n")
     assert with_split_classes(config) == opened.config

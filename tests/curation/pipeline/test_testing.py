@@ -113,7 +113,7 @@ def test_a_second_teacher_is_asked_as_the_tests_are_where_a_server_is_the_first(
     teacher = {"backend": "endpoint", "endpoint": {"url": "http://localhost:8000/v1", "model": "m"}}
     signals, evaluation = {"second_teacher": {"path": TEACHER}}, {"chat_template": in_words}
     found = config(STUDENT, teacher=teacher, signals=signals, evaluation=evaluation)
-    second = describe_helper_models(found, {}, {}).roles["second_teacher"]
+    second = describe_helper_models(found, {}, {})["second_teacher"]
     assert second.ask.chat_template is in_words and second.ask.endpoint is None and second.backend == "transformers"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from built import saved_run
 from click.testing import CliRunner, Result
 from computed import collect
 from scipy import stats
@@ -17,7 +18,6 @@ from curation import metrics
 from curation.cli import main
 from curation.config import RunConfig
 from curation.config.load import load_config
-from curation.pipeline.opened import open_run
 from curation.pipeline.running import get_finished_record, rewrite_report
 from curation.report import RunRecord
 from curation.rundir.graph import make_cache_key
@@ -117,7 +117,7 @@ def finished_run(
     tables.mkdir(parents=True)
     record = make_run(tables, seed, first_test)
     with lease.hold(settings.directory):
-        opened, scribe = open_run(settings, save=True), Scribe(settings, record)
+        opened, scribe = saved_run(settings), Scribe(settings, record)
         known: dict[str, Any] = {}
         for stage in opened.chain.stages:
             outputs = json.loads(json.dumps(scribe.outputs(stage.name.rpartition("/")[2])))

@@ -10,7 +10,6 @@ from curation.metrics.totals import make_exact
 from curation.report import PassRecord, SpentRecord, StageSummary
 from curation.report.costs import collect_spent as of_rows
 from curation.report.costs import compare_forecast, compute_amounts, compute_money, describe_amount
-from curation.tables.requests import count_pass_requests
 
 PASS = {
     "model": "m",
@@ -44,14 +43,14 @@ def forecast(prices: PricesConfig | None = None, **total: Estimate) -> dict:
 
 
 def test_hours_and_money_by_hand():
-    used = {**compute_amounts(make_exact(8.0), WORKFORCE), "bytes": make_exact(5e9), "puts": make_exact(2000)}
+    used = {**compute_amounts(make_exact(8.0), WORKFORCE), "bytes": make_exact(5e9)}
     assert {name: used[name].value for name in ("gpu_hours", "cpu_hours", "node_hours")} == {
         "gpu_hours": 4, "cpu_hours": 16, "node_hours": 1,
     }  # fmt: skip
-    found = compute_money(used, PricesConfig(gpu_hour=2, cpu_hour=0.1, storage_gb_month=0.02, per_1000_puts=0.005))
+    found = compute_money(used, PricesConfig(gpu_hour=2, cpu_hour=0.1, storage_gb_month=0.02))
     assert found["money_machines"].value == pytest.approx(9.6)
     assert found["money_storage_month"].value == pytest.approx(0.1)
-    assert found["money_requests"].value == pytest.approx(0.01) and found["money"].value == pytest.approx(9.71)
+    assert found["money"].value == pytest.approx(9.7)
     assert compute_money(used, PricesConfig(node_hour=30))["money"].value == 30
     assert compute_money(used, PricesConfig()) == {}  # nothing has a price
     assert "gpu_hours" not in compute_amounts(make_exact(1.0), {"each": {"CPU": 1}, "per_node": 1})
@@ -81,17 +80,6 @@ def test_a_forecast_against_what_was_used():
         "bytes": (2 * 10**9, None),  # a sample of one row has no interval
     }
     assert compare_forecast(None, used) is None
-
-
-def test_requests_grow_with_parts_chunks_and_commits():
-    small, large = (
-        count_pass_requests(chunks=10, commits=3, num_bytes=1e6),
-        count_pass_requests(chunks=10, commits=3, num_bytes=1e9),
-    )
-    more = count_pass_requests(chunks=10, commits=4, num_bytes=1e6)
-    assert large.puts - small.puts == pytest.approx(1e9 / (5 << 20) + 10)  # parts, and a request more before and after
-    assert large.gets == small.gets and more.puts > small.puts and more.gets > small.gets
-    assert count_pass_requests(chunks=0, commits=0, num_bytes=0) == (0, 0)
 
 
 def test_amounts_in_words():

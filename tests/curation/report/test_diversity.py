@@ -8,9 +8,9 @@ import pytest
 from scipy.stats import entropy
 
 from curation.domains.grading import Graded
+from curation.extras.caps.division import NO_TEXT, hash_texts
 from curation.report.diversity import count_labels
 from curation.report.tested import decompose_gap
-from curation.tables.text_hashes import NO_TEXT, hash_texts
 
 
 def counted(texts: list[str | None], num_rows: int) -> dict:

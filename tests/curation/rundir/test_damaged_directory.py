@@ -16,7 +16,7 @@ from curation.cli import main
 from curation.config.load import load_config
 from curation.errors import CommitError, ConfigError, RunDirError, RunFailedError, describe_lance_error
 from curation.pipeline.work import files_of
-from curation.rundir.events import File, compute_spent_since, parse_events
+from curation.rundir.events import EventLog, compute_spent_since, parse_events
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
 from curation.storage import lease
@@ -67,7 +67,7 @@ def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path)
         Manifest.load(tmp_path)
     with pytest.raises(ConfigError, match=r"config\.yaml: cannot be read \(Is a pipe or a device\)"):
         load_config(tmp_path / "config.yaml")
-    assert File(tmp_path / "events.jsonl").last(100) == []
+    assert EventLog(tmp_path).last(100) == []
 
 
 def test_json_that_nests_without_end_is_refused_in_a_line(copy: Path):
@@ -82,7 +82,7 @@ def test_json_that_nests_without_end_is_refused_in_a_line(copy: Path):
 def test_events_are_not_written_through_a_link(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     (tmp_path / "mine").write_text("mine")
     (tmp_path / "events.jsonl").symlink_to(tmp_path / "mine")
-    events = File(tmp_path / "events.jsonl")
+    events = EventLog(tmp_path)
     events.add("{}", can_wait=False)
     assert (tmp_path / "mine").read_text() == "mine" and events.last(100) == []
     assert "events are not written" in caplog.text and "events are not read" in caplog.text
@@ -123,7 +123,8 @@ def test_lines_of_events_that_are_damaged_are_left_out(tmp_path: Path):
     lines = [json.dumps(good), *map(json.dumps, bad), '{"time": 5.0, "eve', "[" * 100_000, json.dumps(progress)]
     assert list(parse_events(lines)) == [good, progress]
     assert compute_spent_since(lines, 0.0)["a"].spans == ((5.0, 6.0),)
-    assert File(in_place_of(tmp_path / "events.jsonl")).last(100) == []
+    in_place_of(tmp_path / "events.jsonl")
+    assert EventLog(tmp_path).last(100) == []
 
 
 def test_what_lance_says_in_the_log_has_no_paths_of_its_compiler(

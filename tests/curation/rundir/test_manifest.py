@@ -99,7 +99,8 @@ def key(inputs: dict[str, Any]) -> dict[str, Any]:
 def test_a_stage_on_record_is_found_by_its_inputs_in_the_next_process_too(tmp_path: Path):
     manifest = Manifest.load(tmp_path)
     assert status(manifest, INPUTS).words == "not done yet"
-    manifest.identify(IDENTITY, FILES, save=True)
+    manifest.identify(IDENTITY, FILES)
+    manifest.save()
     record = manifest.record("select", key(INPUTS), {"n": 5}, rows=5, seconds=1.23456)
     again = Manifest.load(tmp_path)
     assert status(again, json.loads(json.dumps(INPUTS))).state == status(manifest, INPUTS).state == "done"
@@ -158,11 +159,15 @@ def test_a_damaged_manifest_is_refused_and_left_alone(tmp_path: Path, content: b
 
 
 def test_new_files_are_welcome_and_a_dry_run_writes_nothing(tmp_path: Path):
-    Manifest.load(tmp_path).identify(IDENTITY, FILES, save=False)
+    Manifest.load(tmp_path).identify(IDENTITY, FILES)
     assert list(tmp_path.iterdir()) == []
-    Manifest.load(tmp_path).identify(IDENTITY, FILES, save=True)
+    manifest = Manifest.load(tmp_path)
+    manifest.identify(IDENTITY, FILES)
+    manifest.save()
     more = {"puzzles": [*FILES["puzzles"], {"path": "b.parquet", "num_rows": 3}]}
-    Manifest.load(tmp_path).identify(IDENTITY, more, save=True)
+    manifest = Manifest.load(tmp_path)
+    manifest.identify(IDENTITY, more)
+    manifest.save()
     assert Manifest.load(tmp_path).files == more
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,8 @@ from built import Built
 
 from curation.errors import ConfigError, RunFailedError
 from curation.rundir.graph import Done, Out, Stage, order_stages
-from curation.rundir.load import Load, has_room
 from curation.rundir.manifest import Manifest
-from curation.rundir.run import Run, Task, Timing
+from curation.rundir.run import Load, Run, Task, has_room
 from curation.stopping import Stopped, iter_arriving, stopped_by_signals, wait_for_call
 from curation.storage import lease
 from curation.storage.conditional import make_register
@@ -65,11 +65,10 @@ def test_stages_that_do_not_wait_are_done_at_once_as_far_as_there_is_room(tmp_pa
     assert sorted(Manifest.load(tmp_path).stages) == sorted(known)
 
 
-def test_of_the_stages_that_can_start_the_longest_starts_first(tmp_path):
-    crowd, seconds = Crowd(0.05), {"short": 1.0, "long": 240.0, "middle": 20.0}
-    stages = [crowd.stage(name, seed=place) for place, name in enumerate(seconds)]
-    timing = Timing(lasts=lambda stage: seconds[stage.name])
-    made = Run("test", Manifest.load(tmp_path), room=lambda: {"CPU": 1.0}, timing=timing)
+def test_of_the_stages_that_can_start_the_one_with_most_rows_starts_first(tmp_path):
+    crowd, rows = Crowd(0.05), {"short": 1, "long": 240, "middle": 20}
+    stages = [replace(crowd.stage(name, seed=place), num_rows=rows[name]) for place, name in enumerate(rows)]
+    made = Run("test", Manifest.load(tmp_path), room=lambda: {"CPU": 1.0})
     made.do(order_stages([stage.value("name") for stage in stages]))
     assert [name for event, name in events(tmp_path) if event == "started"] == ["long", "middle", "short"]
 

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.fuzz.sealed_run import run
 from curation.rundir.manifest import Manifest
 from curation.rundir.sealed import load
-from curation.storage import durable
+from curation.storage import files
 from curation.storage.paths import write_atomically
 from curation.tables.files import write_file
 from train.callbacks import Partial
@@ -33,10 +33,10 @@ def test_a_file_is_waited_for_before_its_folder_and_a_new_folder_with_those_abov
     folder = tmp_path / "a" / "b"
     folder.mkdir(parents=True)
     (folder / "file").write_text("text")
-    durable.sync([folder / "file"])
+    files.sync([folder / "file"])
     assert waited_for == [folder / "file", folder]
     waited_for.clear()
-    durable.sync_names(folder)
+    files.sync_names(folder)
     assert waited_for[:3] == [folder, tmp_path / "a", tmp_path]
 
 

@@ -1,6 +1,7 @@
 """Run directories in an object store, piece by piece: conditional writes, the lease, commits, events, copies."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -75,7 +76,6 @@ def test_a_remote_place_does_what_a_path_does(server):
     assert not (place_.parent / "ab").exists() and not (place_.parent / "").is_file()
     assert sorted(item.name for item in place_.iterdir()) == ["deep", "x.txt"]
     assert [entry.path for entry in place_.entries()] == ["deep/y.json", "x.txt"]
-    assert str((place_ / "x.txt").with_suffix(".ids")) == server.url("paths/a/x.ids")
     with pytest.raises(FileNotFoundError):
         (place_ / "z").read_text()
     for number in range(25):  # more than a page of a listing
@@ -174,9 +174,11 @@ def test_two_committers_on_one_table_leave_each_row_once(server):
 def test_a_manifest_that_another_driver_wrote_is_not_overwritten(server):
     directory = at(server, "manifests")
     first, second = Manifest.load(directory), Manifest.load(directory)
-    first.identify({"seed": 1}, {}, save=True)
+    first.identify({"seed": 1}, {})
+    first.save()
     with pytest.raises(CommitError, match="another driver has written it"):
-        second.identify({"seed": 2}, {}, save=True)
+        second.identify({"seed": 2}, {})
+        second.save()
     third = Manifest.load(directory)
     third.record("prepare", {}, {}, rows=1, seconds=1.0)
     with pytest.raises(CommitError):
@@ -328,7 +330,8 @@ def test_what_cannot_be_used_is_named(server, monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(paths, "FIRST_SECONDS", 1)
     begun = time.monotonic()
-    with pytest.raises(RunDirError, match=rf"the store does not answer as it should.*{paths.SETTINGS[server.scheme]}"):
+    settings = re.escape(paths.SETTINGS[server.scheme])
+    with pytest.raises(RunDirError, match=rf"the store does not answer as it should.*{settings}"):
         require_reachable(to_place(f"{server.scheme}://unreachable-bucket/run"))
     assert time.monotonic() - begun < 10
 
