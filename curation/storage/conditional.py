@@ -16,8 +16,12 @@ from curation.errors import RunDirError
 from curation.storage.files import read_file, sync_folder
 from curation.storage.paths import Place, Remote
 
-KEPT = 8
-"""The number of old files that :class:`NumberedFiles` keeps, so that a late writer finds its successor's file."""
+KEPT = 64
+"""The number of old files that :class:`NumberedFiles` keeps, so that a late writer finds its successor's file.
+
+A writer that is paused between its link and its check while as many others write counts as late, though its text was
+the newest for a moment: with 8 that happened on a busy machine.
+"""
 _NUMBERED = re.compile(r"[1-9][0-9]*\.json")
 
 
