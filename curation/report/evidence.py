@@ -48,6 +48,8 @@ class Quality:
     believed: Estimate
     """Share of right labels among the rows whose trust is at least one half; NaN without such rows."""
     believed_trust: Number
+    drawn: float = 1.0
+    """Share of the set's rows that were measured, but for ``top``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +202,7 @@ def weigh(of: Material) -> Evidence:
             of.pool.among_selected(of.arm, CONFIDENCE),
         )
         if found is not None and top.n:
-            pool = replace(found, top=top, top_trust=float(of.selected_trust_M.mean()))
+            pool = replace(found, top=top, top_trust=float(of.selected_trust_M.mean()), drawn=of.pool.drawn)
             rivals = find_rivals(of.pool, "pool", of.function, num_top, of.seed, false_alarms=FALSE_ALARMS)
     teacher = source.share_right(confidence=CONFIDENCE) if len(source) else None
     return Evidence(

@@ -241,9 +241,11 @@ def _find_no_use(evidence: Evidence) -> Finding | None:
         return CARE, f"fewer than half of the selected labels {foreseen} right ({format_percent(purity.value)})"
     if pool is None:
         return None
-    right = round(pool.share_right.value * pool.rows) - round(pool.top.value * pool.top.n)
-    others = pool.rows - pool.top.n
-    if others > 0 and compute_difference(pool.top, compute_proportion(right, others, confidence=CONFIDENCE)).low > 0:
+    total = round(pool.rows / pool.drawn)
+    right = round(pool.share_right.value * total) - round(pool.top.value * pool.top.n)
+    others, right = (round(number * pool.drawn) for number in (total - pool.top.n, right))
+    share = compute_proportion(min(max(right, 0), others), others, confidence=CONFIDENCE) if others > 0 else None
+    if share is not None and compute_difference(pool.top, share).low > 0:
         return None
     return CARE, (
         f"the selection is not shown to be purer than the pool ({format_percent(purity.value)} of the selected labels "
