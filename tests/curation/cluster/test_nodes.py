@@ -27,7 +27,7 @@ cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_
 cluster.add_node(num_cpus=1)
 with local_or_cluster(RayConfig(address=cluster.address)):  # all agree: it is let in
     answers = nodes.ask(nodes.make_versions_question())
-    print(len(answers), len({answer.node_id for answer in answers}))
+    print(len(answers), len({answer.node for answer in answers}))
     print(all(answer.problem is None and answer.value == nodes.make_versions_question()() for answer in answers))
     print(all(answer.value["python"] for answer in answers))
 cluster.shutdown()
