@@ -12,11 +12,11 @@ from curation.config.filter import FilterConfig
 from curation.config.resolved import describe_resolved, iter_warnings
 from curation.config.states import find_depth_problem, find_other_layers
 from curation.errors import ModelError
+from curation.features import parts
 from curation.json_types import Json
 from curation.metrics import Estimate
 from curation.metrics.totals import make_exact
 from curation.models.dtypes import settle_cpus
-from curation.pipeline import extending
 from curation.pipeline.footprints import iter_memory_lines
 from curation.pipeline.forecasting import Forecast, forecast_run
 from curation.pipeline.grading import require_checkers
@@ -201,7 +201,8 @@ class CheckedLine(NamedTuple):
 
 def check(config: RunConfig) -> Iterator[CheckedLine]:
     """Yield lines on files, rows, models, settings, memory and warnings; refuse what ``curate run`` would refuse."""
-    extending.require(config)
+    for _, require, section in parts(config, "require"):
+        require(section)
     require_reachable(config.directory, writable=True)
     check_models(config, loads=True)
     config, doubts = settle(config)

@@ -10,7 +10,6 @@ from curation.features import features, iter_found, parts
 from curation.json_types import Json, JsonView
 from curation.pipeline.roles import GenerationSpec
 from curation.rundir.graph import Out, Table
-from curation.storage.paths import Place
 
 Outs = Mapping[str, Mapping[str, Out]]
 """Outputs of stages by feature, then by name."""
@@ -32,18 +31,6 @@ class FeatureInputs:
     """Names, positions, seeds and sizes of the generation's stages, or None for a finished run."""
     split: str | None = None
     """The split to whose labels the feature adds columns, if any."""
-
-
-def require(config: RunConfig) -> None:
-    """Refuse a run if this machine lacks something that its features need."""
-    for _, check, section in parts(config, "require"):
-        check(section)
-
-
-def publish(config: RunConfig, report: JsonView, directory: Place) -> Iterator[str]:
-    """Let features publish a finished run's report; yield a sentence on each failure."""
-    for _, publish_report, section in parts(config, "publish"):
-        yield from publish_report(section, report, directory)
 
 
 def describe_part(part: str, generation: GenerationSpec, record: JsonView, split: str | None = None) -> dict[str, Any]:

@@ -44,7 +44,7 @@ START = (0.5, 2.0)
 """Bounds of the time of starts, as factors of the measured time: a probe sees few starts, and caches differ."""
 DENSITY = 0.05
 """Share by which the bytes of a row in a large file may differ from those in a small one."""
-FIXED = 0.2
+FIXED = 0.3
 """Share by which a fragment's own bytes may differ, since they are estimated from a fragment of another size."""
 
 

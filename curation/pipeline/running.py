@@ -9,6 +9,7 @@ from curation.cluster.versions import find_versions
 from curation.config import RunConfig
 from curation.config.resolved import iter_warnings
 from curation.errors import ConfigError, RunFailedError
+from curation.features import parts
 from curation.json_types import Json
 from curation.pipeline import extending, numbers
 from curation.pipeline.opened import OpenedRun, open_run
@@ -43,7 +44,8 @@ def run_chain(
     this driver is refused or, with ``wait``, begins when the other has ended. ``redo`` names stages to do again, with
     all stages that depend on them.
     """
-    extending.require(config)
+    for _, check, section in parts(config, "require"):
+        check(section)
     with hold_run(config, wait=wait, redo=redo) as (opened, run):
         known = run.do(opened.stages)
         record = record_of(opened, known, config_path, command)
@@ -53,9 +55,10 @@ def run_chain(
         if (verdict := content["verdict"]) is not None:  # a gauge for as long as this driver lives
             level = (USE, CARE, STOP).index(verdict["level"])
             Telemetry(run=opened.name, stage="driver").set(metrics.VERDICT, level)
-        for problem in extending.publish(config, content, run.directory):
-            run.manifest.event("unpublished", error=problem)
-            say(problem)
+        for _, publish, section in parts(config, "publish"):
+            for problem in publish(section, content, run.directory):
+                run.manifest.event("unpublished", error=problem)
+                say(problem)
         return content
 
 
