@@ -150,6 +150,8 @@ class OpenPass:
     cutter: Cutter
     starts: Starts
     waiting: deque[Chunk] = field(default_factory=deque)
+    given_up: deque[Chunk] = field(default_factory=deque)
+    """Poison rows, which become error rows last: a model that kills every process fails the pass before."""
     calls: dict[int, OpenCall] = field(default_factory=dict)
     parts: list[Part] = field(default_factory=list)
     """Written rows that the driver has not taken yet."""
@@ -161,7 +163,7 @@ class OpenPass:
     @property
     def has_work(self) -> bool:
         """Whether a chunk waits for an actor."""
-        return bool(self.waiting or self.rows.left)
+        return bool(self.waiting or self.rows.left or self.given_up)
 
     @property
     def is_at_work(self) -> bool:

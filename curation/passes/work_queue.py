@@ -74,7 +74,9 @@ class WorkQueue:
         self._charge()  # the time since the last pass is not this one's
         actors = asked.actors
         mine = self._passes[pass_id] = OpenPass(pass_id, actors, jobs, rows, Cutter(asked), Starts(actors.max_restarts))
-        mine.waiting.extend(chunk for suspect in suspects if (chunk := rows.set_apart(suspect)) is not None)
+        for suspect in suspects:
+            if (chunk := rows.set_apart(suspect)) is not None:
+                (mine.given_up if chunk.is_poison else mine.waiting).append(chunk)
         await self._tell()
 
     async def take(self, pass_id: str, num_taken: int) -> Taken:
@@ -120,7 +122,7 @@ class WorkQueue:
         if mine is None:
             return Look(actors=actors)
         begun = [call for call in mine.calls.values() if call.chunk is not None]
-        chunks = [*mine.waiting, *(call.chunk for call in begun if call.chunk is not None)]
+        chunks = [*mine.waiting, *mine.given_up, *(call.chunk for call in begun if call.chunk is not None)]
         return Look(
             actors=actors,
             answered=mine.answered + sum(call.answered for call in begun),
@@ -226,7 +228,7 @@ class WorkQueue:
             opened.chunk = mine.waiting.popleft()
         elif not is_last:
             num_rows = mine.cutter.rows(mine.rows.left, actors=self._num_actors, calls=self._calls, slots=slots)
-            opened.chunk = mine.rows.take(num_rows)
+            opened.chunk = mine.rows.take(num_rows) or (mine.given_up.popleft() if mine.given_up else None)
         if opened.actor is not None:
             opened.actor.calls.discard(opened)
         if opened.chunk is None:
@@ -292,7 +294,8 @@ class WorkQueue:
         if rest is not None:
             is_lost = opened.actor is not None and _is_gone(opened.actor.node)
             parts = [rest] if is_lost else divide_suspect(rest, max_row_retries=mine.actors.max_row_retries)
-            mine.waiting.extendleft(reversed(parts))
+            mine.given_up.extend(part for part in parts if part.is_poison)
+            mine.waiting.extendleft(reversed([part for part in parts if not part.is_poison]))
 
     def _leave(self, opened: OpenCall) -> None:
         """Detach a call from its chunk and its actor."""
