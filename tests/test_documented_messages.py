@@ -156,7 +156,7 @@ def lost_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     from curation.stages import deal, prepare
 
     counts = {"pool": deal.SplitCounts(rows=9, errors={})}
-    prepare._check({"pool": TableRef(uri="pool.lance", version=1)}, counts, {"pool": 10}, lambda split: "")
+    prepare._check({"pool": TableRef(uri="pool.lance", version=1)}, counts, {"pool": 10})
 
 
 def denied(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,6 @@ def test_where_vllm_is_missing_it_is_said():
 def test_the_gpus_that_a_configuration_asks_for_at_once():
     assert count_gpus_asked(config()) == 0
     assert count_gpus_asked(config(actors={"num_gpus": 0.5})) == 0.5
-    trust = {"kind": "neural", "num_workers": 3, "gpus_per_worker": 1}
+    trust = {"kind": "neural", "gpus_per_worker": 1}
     trained = RAW | {"teacher": {"backend": "scripted"}, "trust": trust}
-    assert count_gpus_asked(RunConfig.model_validate(trained)) == 3
+    assert count_gpus_asked(RunConfig.model_validate(trained)) == 1
