@@ -68,7 +68,7 @@ def test_commands_that_still_read_a_directory_of_another_format(tmp_path: Path, 
     work: Place = to_place(str(home / inside))
     Manifest.load(work).record("select", {"n": 5}, {"n": 5}, rows=5, seconds=1)
     path = home / inside / "manifest.json"
-    path.write_text(sign_text(path.read_text().replace('"format": 5', '"format": 2')))
+    path.write_text(sign_text(path.read_text().replace('"format": 6', '"format": 2')))
     if inside:
         (home / "filter.json").write_text('{"files": [], "data": "parquet"}')
     for command in ("inspect", "verify"):

@@ -38,7 +38,7 @@ from curation.storage.json_files import parse_json
 from curation.storage.lease import Guard, guard_nothing
 from curation.storage.paths import Place, Remote, require_reachable, to_place, write_atomically
 
-FORMAT = 5
+FORMAT = 6
 _KEPT = ("identity", "files", "deals", "attempts", "made", "asked_again", "bfloat16_on_cpus")
 """Fields of a manifest that its file holds as they are."""
 _HEAD, _NO_DIGEST = '{\n "digest": "', "0" * 64

@@ -173,7 +173,7 @@ def test_a_run_at_work_is_left_alone(run):
 def test_a_run_of_an_earlier_format_is_left_alone(run):
     """Its records name tables by where it was made: after a move nothing would tell what of them is on record."""
     label(run, {"seed": 0})
-    text = (run / "manifest.json").read_text().replace('"format": 5', '"format": 3')
+    text = (run / "manifest.json").read_text().replace('"format": 6', '"format": 3')
     (run / "manifest.json").write_text(sign_text(text))
     before = content(run)
     code, told = curate(run, "--older-than", 0)
