@@ -24,7 +24,7 @@ from curation.metrics import compute_proportion
 from curation.metrics.foreign import compute_distances, count_passing
 from curation.metrics.shift import compare_samples
 from curation.report.evidence import Material, weigh, widen_interval
-from curation.report.rows import FunctionScores, Judged
+from curation.report.rows import FunctionScores, GradedRows
 from curation.report.verdict import reach_verdict
 from curation.stages.shift import describe_foreign
 from curation.trust.calibration import fit_calibration
@@ -90,10 +90,10 @@ def simulate(share: float, rng: np.random.Generator) -> set[str]:
     distances = compute_distances(held.states_ND, pool.states_ND, np.random.default_rng(seed))
     passing = count_passing(distances, raw_K, raw_M, least)
 
-    def judged(rows: Drawn, raw: Floats, first: int) -> Judged:
+    def judged(rows: Drawn, raw: Floats, first: int) -> GradedRows:
         scores = FunctionScores(raw_N=raw.astype(np.float64), trust_N=calibration.to_trust(raw).astype(np.float64))
         ids_N, parsed_N = first + np.arange(len(raw)), np.ones(len(raw), dtype=bool)
-        return Judged(row_ids_N=ids_N, correct_N=rows.correct_N, parsed_N=parsed_N, scores={"trust": scores})
+        return GradedRows(row_ids_N=ids_N, correct_N=rows.correct_N, parsed_N=parsed_N, scores={"trust": scores})
 
     known = judged(held, raw_K, 0)
     evidence = weigh(

@@ -29,7 +29,7 @@ from curation.metrics.shift import compare_samples, compare_texts
 from curation.report.evidence import Material
 from curation.report.near_copies import find_near_copies
 from curation.report.record import PossibleGroups
-from curation.report.rows import FunctionScores, Judged
+from curation.report.rows import FunctionScores, GradedRows
 from curation.stages.preview import is_possible_group
 from curation.stages.shift import find_gravest_shift
 from curation.trust.calibration import fit_calibration
@@ -147,7 +147,9 @@ def _ridge(number_NK: np.ndarray, right_N: np.ndarray) -> np.ndarray:
     return weight_K
 
 
-def fitted_on_users(rng: np.random.Generator, *, wrong: bool, grouped: bool) -> tuple[Judged, np.ndarray, np.ndarray]:
+def fitted_on_users(
+    rng: np.random.Generator, *, wrong: bool, grouped: bool
+) -> tuple[GradedRows, np.ndarray, np.ndarray]:
     """Fit a trust function on the rows of 30 users, in folds that divide no user where they are ``grouped``.
 
     Return the labelled rows with their out-of-fold scores, and of 4,000 rows of other users the trust and what is
@@ -166,7 +168,7 @@ def fitted_on_users(rng: np.random.Generator, *, wrong: bool, grouped: bool) -> 
     trust_N, pool_trust_N = (
         calibration.to_trust(raw.astype(np.float32)).astype(np.float64) for raw in (raw_N, raw_pool_N)
     )
-    rows = Judged(
+    rows = GradedRows(
         row_ids_N=ids_N,
         correct_N=right_N,
         parsed_N=np.ones(600, dtype=bool),

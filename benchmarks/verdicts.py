@@ -51,7 +51,7 @@ from curation.metrics import Estimate, compute_proportion
 from curation.metrics.shift import compare_samples
 from curation.report.evidence import FALSE_ALARMS, Evidence, Material, Quality, weigh
 from curation.report.rivals import find_rivals
-from curation.report.rows import FunctionScores, Judged
+from curation.report.rows import FunctionScores, GradedRows
 from curation.report.rules import USE
 from curation.report.verdict import ReportVerdict, reach_verdict
 from curation.trust.calibration import Calibration, fit_calibration
@@ -160,14 +160,14 @@ SICK = {
 """Functions that simulate a sick run, with the rules of which one must find it, by kind."""
 
 
-def rows(num: int, share: float, auc: float, rng: np.random.Generator, first: int) -> tuple[Judged, np.ndarray]:
+def rows(num: int, share: float, auc: float, rng: np.random.Generator, first: int) -> tuple[GradedRows, np.ndarray]:
     """Draw rows whose logit is that of the model that drew them, so its sigmoid is their probability; their logits."""
     correct_N = rng.random(num) < share
     gap = np.sqrt(2) * float(ndtri(auc))
     score_N = rng.normal(size=num) + gap * correct_N
     logit_N = gap * score_N - gap**2 / 2 + np.log(share / (1 - share))
     ids_N = first + np.arange(num)
-    return Judged(row_ids_N=ids_N, correct_N=correct_N, parsed_N=np.ones(num, dtype=bool), scores={}), logit_N
+    return GradedRows(row_ids_N=ids_N, correct_N=correct_N, parsed_N=np.ones(num, dtype=bool), scores={}), logit_N
 
 
 def simulate(drawn: Drawn, rng: np.random.Generator) -> ReportVerdict:
@@ -192,7 +192,7 @@ def material(drawn: Drawn, rng: np.random.Generator) -> Material:
         if 0 < held.num_right < len(held):
             calibration = fit_calibration(logit_C.astype(np.float32), held.correct_N)
 
-    def scored(of: Judged, logit: np.ndarray) -> Judged:
+    def scored(of: GradedRows, logit: np.ndarray) -> GradedRows:
         raw = drawn.steep * logit
         trust = expit(raw) if drawn.steep != 1 else calibration.to_trust(raw.astype(np.float32)).astype(np.float64)
         return replace(of, scores={"trust": FunctionScores(raw_N=raw, trust_N=trust)})
@@ -204,7 +204,7 @@ def material(drawn: Drawn, rng: np.random.Generator) -> Material:
     order = np.argsort(-judged_pool.scores["trust"].raw_N)[: int(num_pool * drawn.taken)]
     selected = {"trust": judged_pool.row_ids_N[order]}
     held_out = scored(validation, logit_V)
-    source = Judged(
+    source = GradedRows(
         row_ids_N=np.concatenate([fitted.row_ids_N, held_out.row_ids_N]),
         correct_N=np.concatenate([fitted.correct_N, held_out.correct_N]),
         parsed_N=np.ones(len(fitted) + len(held_out), dtype=bool),
@@ -319,7 +319,7 @@ def compared(drawn: Rivalry, rng: np.random.Generator) -> Evidence:
         name: FunctionScores(raw_N=raw_N, trust_N=expit(raw_N))
         for name, raw_N in zip(("trust", *FREE), raw_NK.T, strict=True)
     }
-    rows = Judged(row_ids_N=np.arange(num), correct_N=correct_N, parsed_N=np.ones(num, dtype=bool), scores=scores)
+    rows = GradedRows(row_ids_N=np.arange(num), correct_N=correct_N, parsed_N=np.ones(num, dtype=bool), scores=scores)
     seed, where = int(rng.integers(2**31)), "pool" if drawn.audit else "validation"
     graded = replace(rows, seed=seed)
     num_top = int(num * drawn.taken)

@@ -20,7 +20,7 @@ from curation.hashing import hash_unit
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.report.measures import compute_share_among
-from curation.report.rows import Judged
+from curation.report.rows import GradedRows
 from curation.report.tested import Tests, compute_accuracy
 from curation.tables import io, scans
 
@@ -78,7 +78,9 @@ def summarise_difficulty(difficulties: Difficulties, selected: Mapping[str, Int6
     return {"edges": edges.tolist(), "num_unknown": num_unknown, "pool": profiles.pop("pool"), "arms": profiles}
 
 
-def compute_purity_bins(rows: Judged | None, selected: Mapping[str, Int64s], difficulties: Difficulties) -> Json | None:
+def compute_purity_bins(
+    rows: GradedRows | None, selected: Mapping[str, Int64s], difficulties: Difficulties
+) -> Json | None:
     """Return the share of right labels per bin: of all graded pool rows, the parsed ones, and each weak arm's rows.
 
     A bin without rows has ``None``. The result is ``None`` if the pool has no grades or no difficulties.

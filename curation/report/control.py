@@ -18,7 +18,7 @@ from curation.hashing import derive
 from curation.metrics import Estimate, compute_share_right
 from curation.refs import TableRef
 from curation.report.evidence import QUANTILE, Control, OptionLengths
-from curation.report.rows import Judged, draw_rows
+from curation.report.rows import GradedRows, draw_rows
 
 FEW_ROWS, FEW_OPTIONS = 50, 30
 """Minimum numbers of rows for the baseline, and for the lengths of options."""
@@ -31,7 +31,7 @@ WORD = r"(?u)\b\w+\b"
 
 
 def measure_control(
-    examples: TableRef, domain: Domain, held: Judged, function: str, share: float, *, seed: int, confidence: float
+    examples: TableRef, domain: Domain, held: GradedRows, function: str, share: float, *, seed: int, confidence: float
 ) -> Control | None:
     """Return a trust function's baseline, or ``None`` with open labels or fewer than ``FEW_ROWS`` known gold labels.
 

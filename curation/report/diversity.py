@@ -11,7 +11,7 @@ from curation.arms import ARMS, TRUST, Configured, Fitted
 from curation.hashing import derive
 from curation.json_types import Json
 from curation.report.record import GenerationRecord
-from curation.report.rows import MOST_GRADED, SAMPLE, Judged, read_scores
+from curation.report.rows import MOST_GRADED, SAMPLE, GradedRows, read_scores
 from curation.tables import io
 
 MUCH = 0.5
@@ -34,7 +34,9 @@ def count_labels(labels: pa.ChunkedArray, num_rows: int) -> Json:
     }
 
 
-def measure_diversity(record: GenerationRecord, arm: str | None, num_pool: int, pool: Judged | None, seed: int) -> Json:
+def measure_diversity(
+    record: GenerationRecord, arm: str | None, num_pool: int, pool: GradedRows | None, seed: int
+) -> Json:
     """Return label counts of each arm and of the pool's parsed rows, and n as a share of the expected right labels.
 
     ``arm`` is the judged arm. If the pool is graded, the share of right labels is scaled up to all labelled rows.

@@ -18,7 +18,7 @@ from curation.metrics.estimates import NORMAL_QUANTILE, Number
 from curation.report.near_copies import NearCopies
 from curation.report.record import PossibleGroups
 from curation.report.rivals import Rival, find_rivals
-from curation.report.rows import Judged
+from curation.report.rows import GradedRows
 
 CONFIDENCE = 0.99
 """Confidence of the intervals that decide."""
@@ -107,7 +107,7 @@ class KnownEvidence:
     """Evidence that needs no further computation."""
 
     arm: str
-    """Arm whose rows are judged."""
+    """Arm that the verdict is about."""
     chance: float | None
     """Accuracy of a uniform guess among the options or legal answers of the source's rows; ``None`` if unknown."""
     checked: ReviewedPurity | None = None
@@ -168,10 +168,10 @@ class Material(KnownEvidence):
 
     function: str
     """Trust function that ranks the arm's rows."""
-    validation: Judged | None
-    pool: Judged | None
+    validation: GradedRows | None
+    pool: GradedRows | None
     """Graded pool, or ``None`` without an audit set."""
-    source: Judged
+    source: GradedRows
     """Parsed rows of the source, one per question."""
     selected_trust_M: Float64s
     num_pool: int
@@ -216,43 +216,43 @@ def weigh(of: Material) -> Evidence:
     )
 
 
-def measure_quality(judged: Judged, function: str, num_top: int, constant: float) -> Quality | None:
+def measure_quality(graded: GradedRows, function: str, num_top: int, constant: float) -> Quality | None:
     """Measure a trust function on the parsed rows of a set; the top rows are the first ``num_top`` by raw score."""
-    if not len(judged):
+    if not len(graded):
         return None
-    num_rows, num_right = len(judged), judged.num_right
-    score, num_top = judged.scores[function], min(max(num_top, 1), num_rows)
-    (top,) = judged.rank_by_score(function, [num_top], CONFIDENCE)
+    num_rows, num_right = len(graded), graded.num_right
+    score, num_top = graded.scores[function], min(max(num_top, 1), num_rows)
+    (top,) = graded.rank_by_score(function, [num_top], CONFIDENCE)
     top_M, believed_N = np.argsort(-score.raw_N, kind="stable")[:num_top], score.trust_N >= 0.5
     auc = None
     if 0 < num_right < num_rows:
-        auc = metrics.auc(score.raw_N, judged.correct_N, cluster_N=judged.cluster_N)
+        auc = metrics.auc(score.raw_N, graded.correct_N, cluster_N=graded.cluster_N)
     return Quality(
         rows=num_rows,
         rarer=min(num_right, num_rows - num_right),
         auc=auc,
-        share_right=judged.share_right(confidence=CONFIDENCE),
-        brier_excess=compute_brier_excess(score.trust_N, judged, constant),
+        share_right=graded.share_right(confidence=CONFIDENCE),
+        brier_excess=compute_brier_excess(score.trust_N, graded, constant),
         top=top,
         top_trust=float(score.trust_N[top_M].mean()),
-        believed=judged.subset(believed_N).share_right(confidence=CONFIDENCE),
+        believed=graded.subset(believed_N).share_right(confidence=CONFIDENCE),
         believed_trust=float(score.trust_N[believed_N].mean()) if believed_N.any() else math.nan,
     )
 
 
-def compute_brier_excess(trust_N: Float64s, judged: Judged, constant: float) -> Estimate:
+def compute_brier_excess(trust_N: Float64s, graded: GradedRows, constant: float) -> Estimate:
     """Return the mean squared error of trust less that of a constant trust, with its normal interval."""
-    correct_N, num_rows = judged.correct_N.astype(np.float64), len(judged)
+    correct_N, num_rows = graded.correct_N.astype(np.float64), len(graded)
     excess_N = (trust_N - correct_N) ** 2 - (constant - correct_N) ** 2
     value = float(excess_N.mean())
     variance = float(((excess_N - value) ** 2).mean()) / max(num_rows - 1, 1)
-    times = metrics.compute_inflation(excess_N - value, judged.cluster_N, confidence=CONFIDENCE)
+    times = metrics.compute_inflation(excess_N - value, graded.cluster_N, confidence=CONFIDENCE)
     margin = QUANTILE * math.sqrt(variance * times)
     return Estimate(value=value, low=value - margin, high=value + margin, n=num_rows)
 
 
 def foresee_purity(
-    validation: Judged, function: str, num_top: int, selected_trust_M: Float64s, *, are_all: bool = False
+    validation: GradedRows, function: str, num_top: int, selected_trust_M: Float64s, *, are_all: bool = False
 ) -> PredictedPurity | None:
     """Return the purity of the selected rows as predicted from validation rows; ``None`` if either has no rows.
 

@@ -12,7 +12,7 @@ from curation import metrics
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.arrays import Bools, Float64s, Int64s
 from curation.json_types import Json
-from curation.report.rows import Judged
+from curation.report.rows import GradedRows
 
 ECE_BINS = metrics.NUM_BINS
 BRIER_PARTS = ("reliability", "resolution", "uncertainty", "within_bins")
@@ -41,7 +41,7 @@ def compute_count_share(num_right: int, num_rows: int) -> Json | None:
     return metrics.compute_proportion(int(num_right), int(num_rows)).to_json() if num_rows else None
 
 
-def trust_metrics(rows: Judged, num_top: int, constant: float, seed: int) -> Json:
+def trust_metrics(rows: GradedRows, num_top: int, constant: float, seed: int) -> Json:
     """Return AUC, ECE, Brier score and its parts, and the purity of the first ``num_top`` rows, by trust function.
 
     Rows are ranked as the arm of each trust function prefers them. ``constant`` is the trust that the baseline gives
@@ -61,7 +61,7 @@ def trust_metrics(rows: Judged, num_top: int, constant: float, seed: int) -> Jso
     }
 
 
-def _measure_function(rows: Judged, name: str, num_top: int, seed: int) -> Json:
+def _measure_function(rows: GradedRows, name: str, num_top: int, seed: int) -> Json:
     trust_N = rows.scores[name].trust_N
     of: Json = {"seed": seed, "cluster_N": rows.cluster_N}
     parts = metrics.compute_brier_parts(trust_N, rows.correct_N, bins=ECE_BINS, **of)
@@ -72,18 +72,18 @@ def _measure_function(rows: Judged, name: str, num_top: int, seed: int) -> Json:
     }
 
 
-def compute_constant_metrics(judged: Judged, constant: float, seed: int) -> Json:
+def compute_constant_metrics(graded: GradedRows, constant: float, seed: int) -> Json:
     """Return ECE and Brier score of a constant trust, the baseline of all trust functions."""
-    trust_N = np.full(len(judged), constant)
-    of: Json = {"seed": seed, "cluster_N": judged.cluster_N}
+    trust_N = np.full(len(graded), constant)
+    of: Json = {"seed": seed, "cluster_N": graded.cluster_N}
     return {
         "value": constant,
-        "ece": metrics.ece(trust_N, judged.correct_N, bins=ECE_BINS, **of).to_json(),
-        "brier": metrics.brier(trust_N, judged.correct_N, **of).to_json(),
+        "ece": metrics.ece(trust_N, graded.correct_N, bins=ECE_BINS, **of).to_json(),
+        "brier": metrics.brier(trust_N, graded.correct_N, **of).to_json(),
     }
 
 
-def measure_regime(rows: Judged, function: str, num_top: int, constant: float, seed: int) -> Json:
+def measure_regime(rows: GradedRows, function: str, num_top: int, constant: float, seed: int) -> Json:
     """Return a labelled set's share right, and AUC, ECE, Brier score and top rows' purity by one trust function."""
     return {
         "n": len(rows),
@@ -95,23 +95,23 @@ def measure_regime(rows: Judged, function: str, num_top: int, constant: float, s
     }
 
 
-def _measure_calibration(judged: Judged, function: str, seed: int) -> Json:
-    score, correct_N = judged.scores[function], judged.correct_N
-    of: Json = {"seed": seed, "cluster_N": judged.cluster_N}
+def _measure_calibration(graded: GradedRows, function: str, seed: int) -> Json:
+    score, correct_N = graded.scores[function], graded.correct_N
+    of: Json = {"seed": seed, "cluster_N": graded.cluster_N}
     # In this order, as numbers over the same cells share their resamples.
     width = metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, **of).to_json()
     brier = metrics.brier(score.trust_N, correct_N, **of).to_json()
     mass = metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, equal="mass", **of).to_json()
-    return {"auc": _compute_auc(score.raw_N, judged), "ece": width, "ece_equal_mass": mass, "brier": brier}
+    return {"auc": _compute_auc(score.raw_N, graded), "ece": width, "ece_equal_mass": mass, "brier": brier}
 
 
-def _compute_auc(raw_N: Float64s | Bools, judged: Judged) -> Json | None:
-    if not 0 < judged.num_right < len(judged):
+def _compute_auc(raw_N: Float64s | Bools, graded: GradedRows) -> Json | None:
+    if not 0 < graded.num_right < len(graded):
         return None
-    return metrics.auc(raw_N.astype(np.float64), judged.correct_N, cluster_N=judged.cluster_N).to_json()
+    return metrics.auc(raw_N.astype(np.float64), graded.correct_N, cluster_N=graded.cluster_N).to_json()
 
 
-def collect_reliability(rows: Judged) -> Json:
+def collect_reliability(rows: GradedRows) -> Json:
     """Return, by trust function, the non-empty bins with mean trust, share right and its exact interval."""
     result: Json = {}
     for name, score in rows.scores.items():
@@ -123,7 +123,7 @@ def collect_reliability(rows: Judged) -> Json:
     return result
 
 
-def compute_histogram(rows: Judged) -> Json:
+def compute_histogram(rows: GradedRows) -> Json:
     """Return numbers of rows by trust, right and wrong ones separately."""
     trust_N, correct_N = rows.scores[REFERENCE_ARM].trust_N, rows.correct_N
     edges = np.linspace(0.0, 1.0, HISTOGRAM_BINS + 1)
@@ -134,7 +134,7 @@ def compute_histogram(rows: Judged) -> Json:
     return {"edges": edges.tolist(), **counts}
 
 
-def compute_purity_curves(rows: Judged | None, selected: Iterable[str], n: int) -> Json | None:
+def compute_purity_curves(rows: GradedRows | None, selected: Iterable[str], n: int) -> Json | None:
     """Return purity by the number of rows taken, for each weak arm; ``None`` without such an arm or graded rows."""
     arms, num_rows = [arm for arm in selected if not ARMS[arm].gold], 0 if rows is None else len(rows)
     if rows is None or not num_rows or not arms:

@@ -32,7 +32,7 @@ from curation.report.rows import (
     MOST_GRADED,
     SAMPLE,
     count_graded,
-    judge,
+    read_graded_rows,
     read_selected_rows,
     without_constant,
 )
@@ -148,7 +148,7 @@ def _read_rows(run: RunInputs, record: GenerationRecord) -> MeasuredRows:
     for split, grades in record.grades.items():
         scored, drawn = record.labels[split], share if split == "pool" else 1.0
         measured = [*functions, *free_of(io.open_table(scored).schema.names)]
-        found = judge(scored, grades, measured, share=drawn, seed=derive(run.seed, SAMPLE))
+        found = read_graded_rows(scored, grades, measured, share=drawn, seed=derive(run.seed, SAMPLE))
         judged[split] = replace(without_constant(found, functions), seed=run.seed)
     pool = None
     if (graded := judged.pop("pool", None)) is not None:

@@ -14,7 +14,7 @@ from curation.json_types import Json
 from curation.refs import TableRef
 from curation.report.measures import compute_count_share
 from curation.report.record import GenerationRecord, RunInputs
-from curation.report.rows import LOWEST, SAMPLE, Judged, read_scores
+from curation.report.rows import LOWEST, SAMPLE, GradedRows, read_scores
 from curation.selection.risk import compute_risk_curve
 from curation.tables import io
 
@@ -22,8 +22,8 @@ from curation.tables import io
 def compute_risk_curves(
     run: RunInputs,
     record: GenerationRecord,
-    judged: Mapping[str, Judged],
-    pool: Judged | None,
+    judged: Mapping[str, GradedRows],
+    pool: GradedRows | None,
     *,
     num_pool: int,
     share: float,

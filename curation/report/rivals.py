@@ -17,7 +17,7 @@ from curation.arms import free_of
 from curation.hashing import hash_unit
 from curation.json_types import Json
 from curation.metrics import CONFIDENCE, Estimate
-from curation.report.rows import Judged
+from curation.report.rows import GradedRows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Rival:
 
 
 def compare_with_signal(
-    rows: Judged, where: str, function: str, signal: str, num_top: int, seed: int, *, confidence: float = CONFIDENCE
+    rows: GradedRows, where: str, function: str, signal: str, num_top: int, seed: int, *, confidence: float = CONFIDENCE
 ) -> Rival:
     """Compare a trust function with a signal on a set's parsed rows; ``num_top`` of them represent the selection."""
     parsed = rows.readable
@@ -64,7 +64,7 @@ def compare_with_signal(
 
 
 def find_rivals(
-    rows: Judged, where: str, function: str, num_top: int, seed: int, *, false_alarms: float
+    rows: GradedRows, where: str, function: str, num_top: int, seed: int, *, false_alarms: float
 ) -> tuple[Rival, ...]:
     """Return comparisons of a trust function with every free signal of the rows, with simultaneous intervals.
 
@@ -81,12 +81,12 @@ def find_rivals(
     )
 
 
-def list_free(rows: Judged) -> list[str]:
+def list_free(rows: GradedRows) -> list[str]:
     """Return the free signals whose scores the rows have."""
     return [name for name in free_of(rows.scores) if name in rows.scores]
 
 
-def find_best_signal(measured: Mapping[str, Judged]) -> tuple[str, str] | None:
+def find_best_signal(measured: Mapping[str, GradedRows]) -> tuple[str, str] | None:
     """Return the free signal with the highest AUC on parsed rows, and the set of these rows; ``None`` without a signal.
 
     The set is the held-out labelled rows, and the pool only without these: a signal that is chosen on the rows on which

@@ -33,7 +33,7 @@ MOST_DRAWN = 2_000
 LOWEST = -1e30
 """Raw score of rows that have none: below every real score, and finite, because metrics need finite scores."""
 UNPARSED = "unparsed rows beside the held-out ones"
-"""Purpose of the seed that draws unparsed rows in :meth:`Judged.held_out`."""
+"""Purpose of the seed that draws unparsed rows in :meth:`GradedRows.held_out`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class FunctionScores:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class GradedRows:
     """Rows labelled without error whose gold label is known, ascending by row id, with scores by trust function."""
 
     row_ids_N: Int64s
@@ -78,7 +78,7 @@ class Judged:
         """The share of right labels, the constant trust that is a baseline; 0 without rows."""
         return float(self.correct_N.mean()) if len(self) else 0.0
 
-    def subset(self, keep_N: Bools) -> "Judged":
+    def subset(self, keep_N: Bools) -> "GradedRows":
         """Return the rows that ``keep_N`` marks."""
         kept = ((name, s.raw_N[keep_N], s.trust_N[keep_N]) for name, s in self.scores.items())
         scores = {name: FunctionScores(raw_N=raw_N, trust_N=trust_N) for name, raw_N, trust_N in kept}
@@ -91,19 +91,19 @@ class Judged:
         return compute_share_right(self.correct_N, self.cluster_N, confidence=confidence)
 
     @property
-    def distinct(self) -> "Judged":
+    def distinct(self) -> "GradedRows":
         """The first row of each question, by row id."""
         return self if self.question_N is None else self.subset(find_first_of_each(self.question_N))
 
     @property
-    def one_a_cluster(self) -> "Judged":
+    def one_a_cluster(self) -> "GradedRows":
         """One row of each cluster, so that rows count as independent draws; all rows if there are no clusters."""
         if self.cluster_N is None:
             return self
         assert self.question_N is not None, "grades have both"
         return self.subset(find_independent(self.question_N, self.row_ids_N, self.cluster_N))
 
-    def held_out(self, functions: Iterable[str], seed: int) -> "Judged":
+    def held_out(self, functions: Iterable[str], seed: int) -> "GradedRows":
         """Return one row per question, among labelled rows that no fit of ``functions`` has seen.
 
         Scored labels of the source have a fitted function's score only if it is out-of-sample, so a parsed row without
@@ -122,12 +122,12 @@ class Judged:
         return self.subset(np.isin(self.row_ids_N, np.concatenate([parsed.row_ids_N, others.row_ids_N[drawn_N]])))
 
     @property
-    def readable(self) -> "Judged":
+    def readable(self) -> "GradedRows":
         """The rows whose label could be read; only these can be selected by trust."""
         return self.subset(self.parsed_N)
 
     @property
-    def all(self) -> "Judged":
+    def all(self) -> "GradedRows":
         """All rows; unparsed ones have the lowest score and trust 0, as in selection."""
         scores = {}
         for name, s in self.scores.items():
@@ -157,7 +157,7 @@ class Judged:
 
     def among_selected(self, arm: str, confidence: float = CONFIDENCE) -> Estimate:
         """Return the share of right labels of an arm's graded rows; NaN for none."""
-        rows: Judged | Graded | None = self.among.get(arm)
+        rows: GradedRows | Graded | None = self.among.get(arm)
         if rows is None:
             rows = self.subset(np.isin(self.row_ids_N, self.selected[arm]))
         return compute_share_right(rows.correct_N, rows.cluster_N, confidence=confidence)
@@ -212,7 +212,9 @@ def read_scores(labels: TableRef, functions: Iterable[str], *, share: float = 1.
     return ScoredLabels(table["row_id"].to_numpy(), table["label"], scores)
 
 
-def judge(labels: TableRef, grades: TableRef, functions: Iterable[str], *, share: float = 1.0, seed: int = 0) -> Judged:
+def read_graded_rows(
+    labels: TableRef, grades: TableRef, functions: Iterable[str], *, share: float = 1.0, seed: int = 0
+) -> GradedRows:
     """Return the graded rows of :func:`read_scores`, ascending by row id."""
     rows = read_scores(labels, functions, share=share, seed=seed)
     graded = read_grades_among(grades, np.sort(rows.row_ids_N))
@@ -221,7 +223,7 @@ def judge(labels: TableRef, grades: TableRef, functions: Iterable[str], *, share
         name: FunctionScores(raw_N=score.raw_N[places_N], trust_N=score.trust_N[places_N])
         for name, score in rows.scores.items()
     }
-    return Judged(
+    return GradedRows(
         row_ids_N=graded.row_ids_N,
         correct_N=graded.correct_N,
         parsed_N=rows.parsed_N[places_N],
@@ -231,14 +233,14 @@ def judge(labels: TableRef, grades: TableRef, functions: Iterable[str], *, share
     )
 
 
-def without_constant(judged: Judged, arms: Collection[str]) -> Judged:
+def without_constant(graded: GradedRows, arms: Collection[str]) -> GradedRows:
     """Drop free signals that are equal, or null, on all parsed rows, unless they are among ``arms``."""
 
     def varies(score: FunctionScores) -> bool:
-        return len(np.unique(score.raw_N[judged.parsed_N & (score.raw_N > LOWEST)])) > 1
+        return len(np.unique(score.raw_N[graded.parsed_N & (score.raw_N > LOWEST)])) > 1
 
-    scores = judged.scores.items()
-    return replace(judged, scores={name: s for name, s in scores if not is_free(name) or name in arms or varies(s)})
+    scores = graded.scores.items()
+    return replace(graded, scores={name: s for name, s in scores if not is_free(name) or name in arms or varies(s)})
 
 
 def count_graded(grades: Sequence[TableRef]) -> Json:
@@ -258,19 +260,19 @@ def locate_rows(ids_N: Int64s, wanted_M: Int64s) -> Int64s:
     return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def rank_for_arm(judged: Judged, arm: str, selected_M: Int64s, seed: int) -> Int64s:
+def rank_for_arm(graded: GradedRows, arm: str, selected_M: Int64s, seed: int) -> Int64s:
     """Return all judged rows in an arm's order of preference, as positions, int64 [N].
 
     First come the rows that the arm selected, by rank, then the others by its raw score, with unparsed ones last, since
     the select stage skips them. A seeded hash of the row id orders ties, and rows of arms without a ranking or score.
     """
-    first = locate_rows(judged.row_ids_N, selected_M)
-    rest_N = np.ones(len(judged), dtype=np.bool_)
+    first = locate_rows(graded.row_ids_N, selected_M)
+    rest_N = np.ones(len(graded), dtype=np.bool_)
     rest_N[first] = False
-    score = judged.scores.get(ARMS[arm].trust) if ARMS[arm].ranked else None
-    keys: list[npt.NDArray[Any]] = [hash_unit(judged.row_ids_N, seed), *([] if score is None else [-score.raw_N])]
+    score = graded.scores.get(ARMS[arm].trust) if ARMS[arm].ranked else None
+    keys: list[npt.NDArray[Any]] = [hash_unit(graded.row_ids_N, seed), *([] if score is None else [-score.raw_N])]
     if ARMS[arm].parsed and (score is not None or not ARMS[arm].ranked):
-        keys.append(~judged.parsed_N)
+        keys.append(~graded.parsed_N)
     rest = np.lexsort([key[rest_N] for key in keys])
     return np.concatenate([first, np.flatnonzero(rest_N)[rest]])
 

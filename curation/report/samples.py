@@ -16,7 +16,7 @@ from curation.hashing import derive
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.report.record import GenerationRecord, RunInputs
-from curation.report.rows import Judged, read_scores
+from curation.report.rows import GradedRows, read_scores
 from curation.tables import io
 from curation.trust import get_trust
 
@@ -36,7 +36,7 @@ class Drawing(NamedTuple):
 
 
 def collect_samples(
-    run: RunInputs, record: GenerationRecord, arm: str, selected_M: Int64s, measured: Mapping[str, Judged]
+    run: RunInputs, record: GenerationRecord, arm: str, selected_M: Int64s, measured: Mapping[str, GradedRows]
 ) -> Json | None:
     """Return rows by kind (``selected``, ``rejected``, ``wrong``, ``unparsed``); ``None`` if ``report_rows`` is 0.
 
@@ -76,7 +76,7 @@ def _draw_others(pool: Drawing, selected_M: Int64s, num: int, rng: np.random.Gen
     return tuple([ids[place] for place in rng.permutation(len(ids))[:num]] for ids in (rejected, unparsed))
 
 
-def _find_wrong(measured: Mapping[str, Judged], function: str, num: int) -> tuple[str, list[int]]:
+def _find_wrong(measured: Mapping[str, GradedRows], function: str, num: int) -> tuple[str, list[int]]:
     """Return a set's name and the ids of its most trusted wrong rows."""
     for where in ("pool", "validation"):
         rows = measured.get(where)

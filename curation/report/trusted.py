@@ -1,6 +1,6 @@
 """Quality of the trust functions: on held-out rows of the source ("validation"), on the pool, on probe sets.
 
-Validation rows are source rows with an out-of-sample score (``rows.Judged.held_out``), one per question. The free
+Validation rows are source rows with an out-of-sample score (``rows.GradedRows.held_out``), one per question. The free
 signals are measured, too, whether or not arms select by them (``curation.report.rivals``).
 
 Every metric is computed on the parsed rows first, because trust can select no other row, and then on all rows. Among
@@ -39,7 +39,7 @@ from curation.report.headline import say
 from curation.report.near_copies import MOST_ROWS, NearCopies, find_near_copies, read_questions
 from curation.report.record import GROUND_TRUTH, GenerationRecord, RunInputs
 from curation.report.rivals import compare_with_signal, find_best_signal, make_rival_entry
-from curation.report.rows import Judged
+from curation.report.rows import GradedRows
 from curation.tables import io
 
 LOOKED_AT, CHARACTERS = 2_000, 40
@@ -53,9 +53,9 @@ class MeasuredRows:
 
     run: RunInputs
     record: GenerationRecord
-    judged: Mapping[str, Judged]
+    judged: Mapping[str, GradedRows]
     """Graded rows by split, without the pool."""
-    pool: Judged | None
+    pool: GradedRows | None
     """Graded pool, or ``None`` without an audit set."""
     selected: Mapping[str, pa.Table]
     """Rows of each arm (``curation.report.rows.read_selected_rows``)."""
@@ -64,7 +64,7 @@ class MeasuredRows:
     """Share of the pool's labelled rows that are measured one by one."""
 
     @cached_property
-    def sets(self) -> dict[str, Judged]:
+    def sets(self) -> dict[str, GradedRows]:
         """The non-empty sets of rows: validation rows, held out from the fits of all functions, and a graded pool."""
         held = self.judged["source"].held_out(self.judged["source"].scores, self.run.seed)
         found = {"validation": held, "pool": self.pool}

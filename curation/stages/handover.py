@@ -21,7 +21,7 @@ from curation.errors import SourceError
 from curation.json_types import Json
 from curation.metrics import Estimate
 from curation.refs import TableRef
-from curation.report.rows import judge
+from curation.report.rows import read_graded_rows
 from curation.rundir.graph import Done, In, InEach, Stage, setting
 from curation.rundir.run import Task
 from curation.stages.label import RowShare
@@ -151,10 +151,10 @@ class GoOn(Stage):
 
     def read_signs(self) -> Signs:
         """Return the signs of the first of ``functions`` that has scores in the ``source`` labels."""
-        judged = judge(self.source, self.grades, tuple(self.functions))
-        name = next(name for name in self.functions if name in judged.scores)
-        is_held_N = assign_parts(judged.row_ids_N, self.trust, self.seed, unit_N=judged.cluster_N) == VALIDATION
-        parsed, num_rows = judged.subset(is_held_N).readable, io.count(self.pool, io.make_answered_filter(self.pool))
+        graded = read_graded_rows(self.source, self.grades, tuple(self.functions))
+        name = next(name for name in self.functions if name in graded.scores)
+        is_held_N = assign_parts(graded.row_ids_N, self.trust, self.seed, unit_N=graded.cluster_N) == VALIDATION
+        parsed, num_rows = graded.subset(is_held_N).readable, io.count(self.pool, io.make_answered_filter(self.pool))
         compared = "calibration" if "calibration" in self.shift else "source"
         return Signs(
             function=name,

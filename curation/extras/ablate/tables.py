@@ -20,7 +20,7 @@ from curation.json_types import Json, JsonView
 from curation.report.html import write_page
 from curation.report.measures import make_finite
 from curation.report.record import BASE, GROUND_TRUTH, TEACHER
-from curation.report.rows import FunctionScores, Judged, fill_scores, locate_rows, rank_for_arm
+from curation.report.rows import FunctionScores, GradedRows, fill_scores, locate_rows, rank_for_arm
 from curation.report.tested import compute_accuracy, compute_test_differences, read_tests
 from curation.storage.paths import Place, write_atomically
 from curation.tables import io
@@ -84,7 +84,7 @@ def _iter_lines(record: AblationRecord, where: str) -> Iterator[Json]:
             yield _make_line(record, variant, where, _score_rows(record, variant, where), references)
 
 
-def _score_rows(record: AblationRecord, variant: str, where: str) -> dict[int, Judged]:
+def _score_rows(record: AblationRecord, variant: str, where: str) -> dict[int, GradedRows]:
     """Return a variant's graded rows by seed, scored; their scores have the reference arm's name."""
     found = {}
     for seed, made in record.seeds.items():
@@ -100,7 +100,7 @@ def _score_rows(record: AblationRecord, variant: str, where: str) -> dict[int, J
         ids_N, raw_N, trust_N, parsed_N = map(np.concatenate, zip(*parts, strict=True))
         place_N = locate_rows(ids_N, graded.row_ids_N)
         trust_M = np.nan_to_num(trust_N[place_N].astype(np.float64), nan=0.0)
-        found[seed] = Judged(
+        found[seed] = GradedRows(
             row_ids_N=graded.row_ids_N,
             correct_N=graded.correct_N,
             parsed_N=parsed_N[place_N],
@@ -110,7 +110,11 @@ def _score_rows(record: AblationRecord, variant: str, where: str) -> dict[int, J
 
 
 def _make_line(
-    record: AblationRecord, variant: str, where: str, rows_of: Mapping[int, Judged], references: Mapping[int, Judged]
+    record: AblationRecord,
+    variant: str,
+    where: str,
+    rows_of: Mapping[int, GradedRows],
+    references: Mapping[int, GradedRows],
 ) -> Json:
     """Return the line of a variant on one set of rows, compared with ``references``, the reference variant's rows."""
     share = record.shares[variant]
@@ -145,7 +149,7 @@ def _make_line(
     }
 
 
-def _measure_rows(rows: Judged, share: float, seed: int) -> dict[str, float]:
+def _measure_rows(rows: GradedRows, share: float, seed: int) -> dict[str, float]:
     """Return the metrics of one seed: AUC, ECE and Brier score of parsed rows, purity among all rows.
 
     ``constant_brier`` is the Brier score of the best constant, the parsed rows' own share of right labels.
@@ -164,7 +168,7 @@ def _measure_rows(rows: Judged, share: float, seed: int) -> dict[str, float]:
     }
 
 
-def _find_best(rows: Judged, share: float, seed: int) -> Int64s:
+def _find_best(rows: GradedRows, share: float, seed: int) -> Int64s:
     """Return the places of the best-ranked share of the rows, as the select stage ranks."""
     order_N = rank_for_arm(rows, REFERENCE_ARM, np.zeros(0, dtype=np.int64), seed)
     return order_N[: max(1, round(share * len(order_N)))]

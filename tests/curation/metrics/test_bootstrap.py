@@ -7,7 +7,7 @@ import pytest
 
 from curation.metrics.calibration import resample
 from curation.report.measures import trust_metrics
-from curation.report.rows import FunctionScores, Judged
+from curation.report.rows import FunctionScores, GradedRows
 
 
 @pytest.mark.parametrize("num_rows", [0, 200, 70_000])
@@ -40,8 +40,8 @@ def test_a_function_has_the_same_metrics_beside_others_and_alone() -> None:
     num_rows, names = 400, ["trust", "internal_confidence", "last_logprob", "linear_probe", "ensemble"]
     trust = {name: rng.random(num_rows) for name in names}
 
-    def view(shown: list[str]) -> Judged:
-        rows = Judged(
+    def view(shown: list[str]) -> GradedRows:
+        rows = GradedRows(
             row_ids_N=np.arange(num_rows),
             correct_N=np.random.default_rng(2).random(num_rows) < trust["trust"],
             parsed_N=np.ones(num_rows, dtype=np.bool_),

@@ -17,7 +17,7 @@ from curation.metrics.estimates import compute_inflation
 from curation.metrics.ranking import compute_auc_influence
 from curation.report.by_difficulty import compute_accuracy_bins, compute_purity_bins
 from curation.report.evidence import foresee_purity, measure_quality
-from curation.report.rows import Judged
+from curation.report.rows import GradedRows
 
 ROWWISE = ("share right", "accuracy", "difference")
 """The estimates whose intervals are clearly too narrow where they count rows."""
@@ -180,7 +180,7 @@ def test_a_recovery_draws_clusters() -> None:
 
 def test_bins_of_difficulty_and_classes_count_clusters() -> None:
     ids_N, bin_N = np.arange(400), np.arange(400) % 3
-    judged = Judged(
+    judged = GradedRows(
         row_ids_N=ids_N, correct_N=CORRECT_N, parsed_N=np.ones(400, dtype=bool), scores={}, cluster_N=CLUSTER_N
     )
     rows = replace(judged, selected={"trust": ids_N[:200]})

@@ -19,7 +19,7 @@ from curation.hashing import derive
 from curation.refs import TableRef
 from curation.report.control import WORD, measure_control
 from curation.report.evidence import Control
-from curation.report.rows import FunctionScores, Judged
+from curation.report.rows import FunctionScores, GradedRows
 from curation.report.rules import CARE, USE
 from curation.report.verdict import reach_verdict
 from curation.tables import io
@@ -29,7 +29,7 @@ WORDS = {"cards": "card chip pin lost", "loans": "loan rate monthly debt", "savi
 SEED = 3
 
 
-def made(folder: Path, num_rows: int) -> tuple[TableRef, Judged, list[str]]:
+def made(folder: Path, num_rows: int) -> tuple[TableRef, GradedRows, list[str]]:
     """Texts of a word of their class and four of any; a teacher that is right on half of them, whatever it trusts."""
     rng = np.random.default_rng(0)
     every = " ".join(WORDS.values()).split()
@@ -37,7 +37,7 @@ def made(folder: Path, num_rows: int) -> tuple[TableRef, Judged, list[str]]:
     texts = [" ".join(rng.permutation([*rng.choice(WORDS[name].split(), 1), *rng.choice(every, 4)])) for name in gold]
     data = pa.table({"row_id": pa.array(range(num_rows), pa.int64()), "text": texts, "gold": gold})
     score = FunctionScores(raw_N=rng.normal(size=num_rows), trust_N=np.full(num_rows, 0.5))
-    held = Judged(
+    held = GradedRows(
         row_ids_N=np.arange(num_rows),
         correct_N=rng.random(num_rows) < 0.5,
         parsed_N=np.ones(num_rows, dtype=np.bool_),

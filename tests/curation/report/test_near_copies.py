@@ -6,7 +6,7 @@ import pytest
 from benchmarks.verdict_pools import edited, patterns, sums, words
 from curation.report.evidence import foresee_purity
 from curation.report.near_copies import SIMILAR, NearCopies, Question, cluster_rows, find_near_copies
-from curation.report.rows import FunctionScores, Judged
+from curation.report.rows import FunctionScores, GradedRows
 
 NONE = np.zeros(0, dtype=np.uint64)
 
@@ -80,7 +80,7 @@ def test_purity_foreseen_of_few_clusters_has_the_chance_of_each() -> None:
     """Of rows themselves: over 2,000 draws of 5 rows of one bin, the interval holds their share right."""
     rng = np.random.default_rng(0)
     right_N = rng.random(4000) < 0.7
-    rows = Judged(
+    rows = GradedRows(
         row_ids_N=np.arange(4000),
         correct_N=right_N,
         parsed_N=np.ones(4000, dtype=bool),

@@ -27,7 +27,7 @@ from curation.refs import ModelRef, TableRef, TrustRef
 from curation.report import FORMAT, GenerationRecord, PassRecord, RunRecord, StageSummary, write
 from curation.report.headline import say, with_interval
 from curation.report.html import render
-from curation.report.rows import UNPARSED, judge, rank_for_arm
+from curation.report.rows import UNPARSED, rank_for_arm, read_graded_rows
 from curation.report.tested import CLAIMS, explain_withheld
 from curation.selection.risk import calibrate
 from curation.tables import io, schemas
@@ -1085,7 +1085,7 @@ def test_rows_that_a_signal_left_unread_and_grades_of_a_judge_are_counted(run: R
 def test_the_curve_of_a_uniform_arm_goes_on_at_random_after_its_rows(run: RunRecord) -> None:
     """Unparsed rows are drawn like any other, so that purity beyond the budget is that of the pool."""
     record = run.generations[0]
-    judged = judge(record.labels["pool"], record.grades["pool"], ["naive", "trust"])
+    judged = read_graded_rows(record.labels["pool"], record.grades["pool"], ["naive", "trust"])
     picked = np.array([row["row_id"] for row in rows_of(record.selections["naive"])])
     for arm, last in (("naive", False), ("trust", True)):
         parsed = judged.parsed_N[rank_for_arm(judged, arm, picked, SEED)][N:]

@@ -18,7 +18,7 @@ from curation.report import RunRecord
 from curation.report.headline import say
 from curation.report.html import render
 from curation.report.rivals import compare_with_signal, find_best_signal, find_rivals
-from curation.report.rows import LOWEST, UNPARSED, FunctionScores, Judged, judge, without_constant
+from curation.report.rows import LOWEST, UNPARSED, FunctionScores, GradedRows, read_graded_rows, without_constant
 from curation.tables import io, schemas
 
 FOUND = {
@@ -39,12 +39,12 @@ def report(run: RunRecord) -> dict[str, Any]:
     return collect(run)
 
 
-def rows(num: int = 2000, seed: int = 0, **gaps: float) -> Judged:
+def rows(num: int = 2000, seed: int = 0, **gaps: float) -> GradedRows:
     """Rows whose scores are higher by their gap where the label is right; the scores share half of their noise."""
     rng = np.random.default_rng(seed)
     correct, shared = rng.random(num) < 0.4, rng.normal(size=num)
     raw = {name: gap * correct + (shared + rng.normal(size=num)) / np.sqrt(2) for name, gap in gaps.items()}
-    return Judged(
+    return GradedRows(
         row_ids_N=np.arange(num),
         correct_N=correct,
         parsed_N=np.ones(num, dtype=bool),
@@ -52,13 +52,13 @@ def rows(num: int = 2000, seed: int = 0, **gaps: float) -> Judged:
     )
 
 
-def graded(judged: Judged) -> Judged:
+def graded(judged: GradedRows) -> GradedRows:
     return judged
 
 
 def test_held_out_rows_have_an_honest_score_and_ask_each_question_once() -> None:
     raw = np.array([LOWEST, 1.0, 2.0, 3.0, 4.0, LOWEST, LOWEST, 0.5])
-    judged = Judged(
+    judged = GradedRows(
         row_ids_N=np.arange(8) + 10,
         correct_N=np.ones(8, dtype=bool),
         parsed_N=np.array([1, 1, 1, 1, 1, 0, 0, 1], dtype=bool),
@@ -83,7 +83,7 @@ def test_unparsed_rows_keep_their_proportion_among_held_out_ones() -> None:
     rng, num = np.random.default_rng(0), 4000
     parsed, seen = rng.random(num) < 0.6, rng.random(num) < 0.75
     score = FunctionScores(raw_N=np.where(seen, LOWEST, 0.0), trust_N=np.zeros(num))
-    judged = Judged(row_ids_N=np.arange(num), correct_N=parsed, parsed_N=parsed, scores={"trust": score})
+    judged = GradedRows(row_ids_N=np.arange(num), correct_N=parsed, parsed_N=parsed, scores={"trust": score})
     held = judged.held_out(["trust"], 1)
     assert held.num_right == (parsed & ~seen).sum() and held.parsed_N.mean() == pytest.approx(0.6, abs=0.03)
     assert UNPARSED and len(judged.held_out(["internal_confidence"], 1)) == num
@@ -102,7 +102,7 @@ def test_grades_name_questions_where_the_table_does(tmp_path: Path) -> None:
 
 def test_signals_that_say_nothing_are_left_out_and_functions_of_arms_stay(run: RunRecord) -> None:
     record = run.generations[0]
-    found = judge(record.labels["pool"], record.grades["pool"], ["trust", *FREE])
+    found = read_graded_rows(record.labels["pool"], record.grades["pool"], ["trust", *FREE])
     assert {"margin", "min_logprob", "last_logprob"} <= set(found.scores)
     kept = without_constant(found, ["min_logprob"])
     assert set(kept.scores) == {"trust", "internal_confidence", "margin", "min_logprob"}

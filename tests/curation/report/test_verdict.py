@@ -34,7 +34,7 @@ from curation.report.html import render
 from curation.report.near_copies import NearCopies
 from curation.report.record import PossibleGroups, ReviewRecord
 from curation.report.rivals import Rival
-from curation.report.rows import FunctionScores, Judged
+from curation.report.rows import FunctionScores, GradedRows
 from curation.report.rules import CARE, RULES, STOP, USE
 from curation.report.samples import collect_samples
 from curation.report.verdict import find_gravest, find_reviewed_purity, reach_verdict
@@ -432,7 +432,7 @@ def test_the_purity_foreseen_is_that_of_validation_rows_of_the_same_trust() -> N
     rng = np.random.default_rng(0)
     trust_N = rng.random(4000)
     right_N = rng.random(4000) < trust_N
-    rows = Judged(
+    rows = GradedRows(
         row_ids_N=np.arange(4000),
         correct_N=right_N,
         parsed_N=np.ones(4000, dtype=bool),
@@ -458,7 +458,7 @@ def test_the_intervals_that_decide_have_their_level() -> None:
     truth = 1 / 6 - 0.25  # trust uniform and calibrated, against the constant one half
     for _ in range(2000):
         trust = rng.random(200)
-        judged = Judged(
+        judged = GradedRows(
             row_ids_N=np.arange(200), correct_N=rng.random(200) < trust, parsed_N=np.ones(200, bool), scores={}
         )
         found = compute_brier_excess(trust, judged, 0.5)

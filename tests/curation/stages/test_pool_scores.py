@@ -10,7 +10,7 @@ import pytest
 from curation.errors import BudgetError, SourceError
 from curation.extras.caps.division import LabelKeys
 from curation.refs import ListDigest, TableRef, fingerprint
-from curation.report.rows import judge
+from curation.report.rows import read_graded_rows
 from curation.selection.capped import count_before
 from curation.selection.order import Sorted
 from curation.selection.top_n import TopN
@@ -92,7 +92,7 @@ def judged_rows(labels: TableRef) -> list[np.ndarray]:
     columns = {"row_id": ids, "correct": ids % 2 == 0, "judged": ids < 0}
     columns |= {"problem": pa.nulls(len(ids), pa.string()), "question": ids}
     grades = io.write(pa.table(columns, schema=schemas.GRADES), labels.uri.replace("labels", "grades"))
-    rows = judge(labels, grades, ["trust", "reward"], share=0.5, seed=1)
+    rows = read_graded_rows(labels, grades, ["trust", "reward"], share=0.5, seed=1)
     assert list(rows.scores) == ["trust"] and 0.4 * len(ids) < len(rows) < 0.6 * len(ids)
     assert np.array_equal(rows.correct_N, rows.row_ids_N % 2 == 0)
     return [rows.row_ids_N, rows.correct_N, rows.parsed_N, rows.scores["trust"].raw_N, rows.scores["trust"].trust_N]
