@@ -45,7 +45,7 @@ VERBS = frozenset(
         label launch learn leave let limit list load locate log look main make map mark mask match matches measure
         merge mix mount move name narrow needs nest normalise note notice open order override overrule pack parse
         pass permute pickle pin place plan pool praise predict prefer prepare preview probe project prompt propose
-        publish push put quote raise rank reach read rebuild recall receive record redact reduce refuse reinforce
+        publish push put quote raise rank rate reach read rebuild recall receive record redact reduce refuse reinforce
         release remove rename render renew replace report require resample resolve restore result review rewrite
         roll round run sample save say scale scan score seal search select send serialise serve set settle shift
         shorten show shuffle sign sleep solve sort spend spill split spread squeeze stack start step stop store

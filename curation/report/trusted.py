@@ -53,7 +53,7 @@ class MeasuredRows:
 
     run: RunInputs
     record: GenerationRecord
-    judged: Mapping[str, GradedRows]
+    graded: Mapping[str, GradedRows]
     """Graded rows by split, without the pool."""
     pool: GradedRows | None
     """Graded pool, or ``None`` without an audit set."""
@@ -66,14 +66,14 @@ class MeasuredRows:
     @cached_property
     def sets(self) -> dict[str, GradedRows]:
         """The non-empty sets of rows: validation rows, held out from the fits of all functions, and a graded pool."""
-        held = self.judged["source"].held_out(self.judged["source"].scores, self.run.seed)
+        held = self.graded["source"].held_out(self.graded["source"].scores, self.run.seed)
         found = {"validation": held, "pool": self.pool}
         return {name: rows for name, rows in found.items() if rows is not None and len(rows)}
 
     @property
-    def judged_arm(self) -> str | None:
+    def shown_arm(self) -> str | None:
         """The method's arm, or else the first that ranks, whose rows the verdict is about; None without such an arm."""
-        scored = self.judged["source"].scores
+        scored = self.graded["source"].scores
         ranking = (arm for arm in self.selected if ARMS[arm].ranked and not ARMS[arm].gold)
         others = (arm for arm in ranking if ARMS[arm].trust in scored)
         return REFERENCE_ARM if REFERENCE_ARM in self.selected else next(others, None)
@@ -90,8 +90,8 @@ class MeasuredRows:
 def collect_evidence(
     rows: MeasuredRows, arm: str, num_candidates: int, varied: Json, classes: Json | None, students: Json
 ) -> Evidence:
-    """Return the evidence on the judged arm, with the numbers of the report's tables that the verdict reads."""
-    run, record, source = rows.run, rows.record, rows.judged["source"]
+    """Return the evidence on the arm shown, with the numbers of the report's tables that the verdict reads."""
+    run, record, source = rows.run, rows.record, rows.graded["source"]
     function, known, examples = ARMS[arm].trust, source.readable.distinct, run.prepared["source"]
     held = source.held_out([function], run.seed) if function in source.scores else None
     trust_M, row_ids_M = rows.trust_of(arm), rows.selected[arm]["row_id"].to_numpy()
@@ -189,7 +189,7 @@ def foresee_purities(rows: MeasuredRows, num_candidates: int) -> dict[str, Estim
     For an arm that ranks, it is that of ``curation.report.evidence.foresee_purity``; for one that draws, the share of
     right labels among the source's rows, or among the parsed ones if it drew only such rows.
     """
-    source = rows.judged["source"]
+    source = rows.graded["source"]
 
     def foresee(arm: str, table: pa.Table) -> Estimate | None:
         if not ARMS[arm].ranked:
@@ -217,7 +217,7 @@ def trust_tables(rows: MeasuredRows) -> Json:
     free signal. ``told`` are sentences on the reference arm's function, and on whether it or this signal ranks better.
     """
     ranked = list_ranking(rows.selected)
-    fit, source, seed = rows.record.trust_fit, rows.judged["source"], rows.run.seed
+    fit, source, seed = rows.record.trust_fit, rows.graded["source"], rows.run.seed
     best = find_best_signal(rows.sets)
     others = {"internal_confidence": "internal_confidence", "best": None if best is None else best[0]}
     result: Json = {
@@ -264,9 +264,9 @@ def measure_regimes(rows: MeasuredRows) -> tuple[list[Json], list[Json]]:
     sets, seed = rows.sets, rows.run.seed
     named = {"validation": ("ID", sets["validation"])} if "validation" in sets else {}
     for name, probe in rows.run.config["splits"]["probes"].items():
-        named[name] = (probe["regime"], rows.judged[f"probe-{name}"])
+        named[name] = (probe["regime"], rows.graded[f"probe-{name}"])
     named |= {"pool": ("pool", sets["pool"])} if "pool" in sets else {}
-    constant = rows.judged["source"].readable.distinct.share
+    constant = rows.graded["source"].readable.distinct.share
     lines: list[Json] = []
     for name, (regime, graded) in named.items():
         if len(seen := graded.readable):

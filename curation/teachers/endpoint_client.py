@@ -180,7 +180,7 @@ class Client:
             except TryError as error:
                 if tries >= self.config.retries:
                     await self._give_up(error, others_answered=self._answered > answered_before)
-                seconds = self._judge(error, tries)
+                seconds = self._find_pause(error, tries)
                 if error.status == 429 and self._answered > answered_before:
                     answered_before = self._answered  # the limit is the server's way: it answers others meanwhile
                 else:
@@ -274,7 +274,7 @@ class Client:
             self._under_way += 1
             return paid.sent(most, question.key)
 
-    def _judge(self, error: TryError, tries: int) -> float:
+    def _find_pause(self, error: TryError, tries: int) -> float:
         """Return the seconds until the next try, or raise if the error allows none."""
         status, words = error.status, self._describe_error(error)
         if status in OF_ROWS:
@@ -288,7 +288,7 @@ class Client:
 
     async def _give_up(self, error: TryError, *, others_answered: bool) -> NoReturn:
         """Raise the error of a question whose tries are used up; where no other was answered, ask if the server is."""
-        self._judge(error, 0)
+        self._find_pause(error, 0)
         words, tries = self._describe_error(error), self.config.retries + 1
         self._failed += 1
         is_there = others_answered

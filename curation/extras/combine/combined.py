@@ -223,16 +223,16 @@ def _combine_comparison(name: str, parts: Sequence[_Part], *, shared: bool, with
         for part in compared
     ]
     gain = float(sum(n * gain for n, gain in zip(sizes, gains, strict=True)) / sum(sizes))
-    judged = metrics.compute_rows_verdict(rows, gain=gain, margin=min(part.margin for part in parts))
-    found |= {"against_ground_truth": convert_comparison(judged.test), "margin": judged.margin}
+    verdict = metrics.compute_rows_verdict(rows, gain=gain, margin=min(part.margin for part in parts))
+    found |= {"against_ground_truth": convert_comparison(verdict.test), "margin": verdict.margin}
     if withheld:
         return found
-    distinct = judged.test.p_value
+    distinct = verdict.test.p_value
     if shared and rows.cluster_N is None:
         distinct = metrics.compute_sign_flip(_sum_by_row(rows, name, parts))
-    found |= {"p_value_vs_ground_truth": judged.test.p_value, "p_value_distinct_rows": distinct}
+    found |= {"p_value_vs_ground_truth": verdict.test.p_value, "p_value_distinct_rows": distinct}
     if not shared and all(part.arms[name]["verdict"] in VERDICTS for part in compared):
-        found |= {"verdict": judged.verdict, "paper_verdict": judged.paper}
+        found |= {"verdict": verdict.verdict, "paper_verdict": verdict.paper}
     return found
 
 

@@ -12,7 +12,7 @@ GIB = 2**30
 
 
 def test_a_finding_is_one_line_with_its_state():
-    finding = run_check("disk", doctor.judge_room, "/data", 2 * GIB, "make space", good=10 * GIB)
+    finding = run_check("disk", doctor.rate_room, "/data", 2 * GIB, "make space", good=10 * GIB)
     assert finding.line == "warn  disk             /data: 2.0 GiB free; make space"
     assert run_check("a", lambda: ok("two\nlines")).line == "ok    a                two lines"
 
@@ -37,7 +37,7 @@ def test_this_machine_passes_and_says_what_it_is():
 
 @pytest.mark.parametrize(("free", "state"), [(0, "fail"), (GIB - 1, "fail"), (5 * GIB, "warn"), (10 * GIB, "ok")])
 def test_space_for_a_run(free: int, state: str):
-    verdict = doctor.judge_disk(Path("/data"), free, 100 * GIB, "make space", full=0.0)
+    verdict = doctor.rate_disk(Path("/data"), free, 100 * GIB, "make space", full=0.0)
     assert verdict.state == state and bool(verdict.fix) == (state != "ok")
 
 
@@ -47,15 +47,15 @@ def test_space_for_a_run(free: int, state: str):
 )
 def test_rays_disk_fails_where_ray_itself_stops_writing(free: int, total: int, state: str):
     assert (
-        doctor.judge_disk(Path("/tmp/ray"), free * GIB, total * GIB, "make space", full=doctor.RAY_FULL).state == state
+        doctor.rate_disk(Path("/tmp/ray"), free * GIB, total * GIB, "make space", full=doctor.RAY_FULL).state == state
     )
 
 
 def test_shared_memory_is_measured_by_rays_own_share():
-    assert doctor.judge_shared_memory(int(0.31 * 100 * GIB), 100 * GIB).state == "ok"
-    small = doctor.judge_shared_memory(64 * 2**20, 100 * GIB)  # what Docker gives
+    assert doctor.rate_shared_memory(int(0.31 * 100 * GIB), 100 * GIB).state == "ok"
+    small = doctor.rate_shared_memory(64 * 2**20, 100 * GIB)  # what Docker gives
     assert small.state == "warn" and "--shm-size=31g" in small.fix
-    assert doctor.judge_shared_memory(200 * 10**9, 2000 * GIB).state == "ok"  # Ray takes no more
+    assert doctor.rate_shared_memory(200 * 10**9, 2000 * GIB).state == "ok"  # Ray takes no more
 
 
 def test_the_disk_of_a_directory_that_is_not_there_yet_is_that_above_it(tmp_path: Path):

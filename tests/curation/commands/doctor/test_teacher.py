@@ -1,7 +1,7 @@
 import pytest
 
 from curation.commands import doctor
-from curation.commands.doctor import check_vllm, count_gpus_asked, get_vllm_arguments, judge_vllm
+from curation.commands.doctor import check_vllm, count_gpus_asked, get_vllm_arguments, rate_vllm
 from curation.config import RunConfig
 from curation.models.loading import is_installed
 from curation.teachers import vllm_choice
@@ -45,7 +45,7 @@ def test_vllm_is_judged_by_the_backend(
     monkeypatch: pytest.MonkeyPatch, backend: str, seen: Seen, state: str, told: str
 ):
     monkeypatch.setattr(vllm_choice, "TESTED", ("0.32.0",))
-    verdict = judge_vllm(backend, *seen)
+    verdict = rate_vllm(backend, *seen)
     assert verdict.state == state and told in verdict.finding
     assert bool(verdict.fix) == (state != "ok")
 
