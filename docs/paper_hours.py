@@ -81,7 +81,7 @@ class Hours(NamedTuple):
 
 def hours_of(path: Path) -> Hours:
     """The estimate for the run in a file."""
-    run = read(path).raw
+    run = read(path)
     return Hours(run["student"]["num_workers"], _seconds(run) / 3600)
 
 

@@ -82,7 +82,7 @@ def test_trust_by_the_numbers_puts_right_labels_first(folder: Path) -> None:
 
 def test_plan_status_and_validate_say_that_no_model_is_asked(folder: Path) -> None:
     told = curate("validate", str(folder / "given.yaml"))
-    assert "labels are column answer, no model is asked; trust reads confidence" in told and "actors" not in told
+    assert "labels are column answer, no model is asked; graded by gold labels" in told and "actors" not in told
     assert "Use it" in curate("status", str(folder / "given.yaml"))
     fresh = folder / "fresh.yaml"
     fresh.write_text(yaml.safe_dump({**config_of_irony(folder), "run_dir": str(folder / "fresh")}))

@@ -148,7 +148,7 @@ def test_students_that_cannot_learn_by_dpo_are_refused(tmp_path: Path, sections:
             "labelled.jsonl: has no column 'chosn' (it has: prompt, chosen, rejected; forms that are read: prompt, "
             "chosn, rejected or prompt, first, second); did you mean 'chosen'?",
         ),
-        ({"name": "pair", "chosen": "rejected"}, "domain.rejected: 'rejected' is the column of domain.chosen, too"),
+        ({"name": "pair", "chosen": "rejected"}, "domain.chosen and rejected: rejected, rejected, beside the columns"),
         ({"name": "pair", "prompt": "promt"}, "has no column 'promt'"),
     ],
 )
@@ -221,7 +221,7 @@ def test_both_orders_are_asked_and_their_agreement_is_a_number(finished: Path) -
 def test_a_number_of_both_orders_is_refused_where_one_is_asked(folder: Path, tmp_path: Path) -> None:
     selection = {"arms": ["order_agreement"], "budget": {"n": N}}
     path = config(folder, domain={"name": "pair", "by": "likelihood"}, selection=selection, run_dir=str(tmp_path))
-    message = "order_agreement: it is of the domain pair, which asks both orders of two answers unless"
+    message = "the order_agreement arm needs answers in both orders, as the domain pair asks unless both_orders is false"
     assert message in " ".join(curate("validate", path, code=2).split())
 
 

@@ -22,7 +22,8 @@ def describe_resolved(config: RunConfig) -> Iterator[str]:
     teacher, evaluation, trust = config.teacher, config.evaluation, config.trust
     if (given := teacher.given) is not None:
         graded = "gold labels" if given.grade is None else f"column {given.grade}"
-        yield f"teacher: labels are column {given.completion}; graded by {graded}"
+        asked = ", no model is asked" if teacher.reader is None else ""
+        yield f"teacher: labels are column {given.completion}{asked}; graded by {graded}"
     else:
         if (server := teacher.endpoint) is not None:
             path, price = "chats" if teacher.chat_template else "completions", server.price
