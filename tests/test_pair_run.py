@@ -221,7 +221,7 @@ def test_both_orders_are_asked_and_their_agreement_is_a_number(finished: Path) -
 def test_a_number_of_both_orders_is_refused_where_one_is_asked(folder: Path, tmp_path: Path) -> None:
     selection = {"arms": ["order_agreement"], "budget": {"n": N}}
     path = config(folder, domain={"name": "pair", "by": "likelihood"}, selection=selection, run_dir=str(tmp_path))
-    message = "the order_agreement arm needs answers in both orders, as the domain pair asks unless both_orders is false"
+    message = "order_agreement arm needs answers in both orders, as the domain pair asks unless both_orders is false"
     assert message in " ".join(curate("validate", path, code=2).split())
 
 

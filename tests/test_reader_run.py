@@ -128,7 +128,8 @@ def test_report_ranks_by_everything_that_a_model_has(folder: Path) -> None:
 def test_validate_and_plan_name_the_reader(folder: Path) -> None:
     told = curate("validate", str(folder / "read.yaml"))
     assert "teacher: labels are column answer; graded by" in told
-    assert "teacher.reader: reads each answer once (transformers)" in told and "; reads prompt_last, output_mean" in told
+    assert "teacher.reader: reads each answer once (transformers)" in told
+    assert "trust: stacked; reads prompt_last, output_mean" in told
     assert f"reader: {folder / 'small'}" in told
     fresh = folder / "fresh.yaml"
     fresh.write_text(yaml.safe_dump(reading(folder, run_dir=str(folder / "fresh"))))

@@ -444,7 +444,7 @@ def _describe_selection(
         # Where the draw depends on no score, labels without scores stand for it, so that a changed trust function
         # does not ask the teacher again.
         by_score = any(ARMS[arm].ranked for arm in gold_arms) or budget.reads_scores
-        of_gold = selection.model_copy(update={"arms": gold_arms, "required": ()})
+        of_gold = selection.model_copy(update={"arms": gold_arms})
         drawn = replace(choice if by_score else choose(labels), selection=of_gold, declared=collect_declared(of_gold))
         texts = RollOut(
             name=generation.name("rollouts"),

@@ -289,6 +289,8 @@ class Chooser:
             unteachable_N = find_missing_ids(candidates.row_ids_N, self._gold.teachable)
             raw_score_N = np.where(unteachable_N, np.nan, candidates.raw_score_N)
             num = min(self._n, int(np.isfinite(raw_score_N).sum()))
+            if not num:
+                return Cut(row_ids_n=NO_IDS, threshold=None)
             return self._apply_rule(arm, replace(candidates, raw_score_N=raw_score_N), num)
         scores = self.scores(arm)
         if (left := self._divide(arm, scores.num_rows)) is not None:

@@ -47,8 +47,7 @@ def write_file(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Pla
                 if form == "parquet":
                     writer.write_batch(batch)
                 else:
-                    lines = (json.dumps(row, ensure_ascii=False, default=str) for row in batch.to_pylist())
-                    writer.writelines(f"{line}\n".encode() for line in lines)
+                    writer.writelines(f"{_format_row(row)}\n".encode() for row in batch.to_pylist())
         size, digest = local.stat().st_size, compute_sha256(local)
         if isinstance(target, Remote):
             target.put(local)
@@ -61,3 +60,12 @@ def write_file(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Pla
         local.unlink(missing_ok=True)
         if isinstance(target, Remote):
             folder.rmdir()
+
+
+def _format_row(row: Json) -> str:
+    """Return a row as a line of JSON, in which numbers that are not finite are null: JSON has none."""
+    try:
+        return json.dumps(row, ensure_ascii=False, default=str, allow_nan=False)
+    except ValueError:
+        finite = json.loads(json.dumps(row, default=str), parse_constant=lambda name: None)
+        return json.dumps(finite, ensure_ascii=False)

@@ -37,6 +37,7 @@ def read_with_columns(
         ExportError: the selection has a column of that name.
         SourceError: a file changed or lacks a column, or the files disagree on its type.
     """
+    columns = list(dict.fromkeys(columns))
     schema, source = io.open_table(selection).schema, config.splits.pool.source
     if taken := [name for name in columns if name in schema.names]:
         raise ExportError(

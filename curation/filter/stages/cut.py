@@ -52,7 +52,7 @@ class ThresholdCut:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows that pass with these columns, of a fragment or of all, in the table's order, in batches."""
         dataset = io.open_table(labels)
-        fragments = [part for part in dataset.get_fragments() if fragment in (None, part.fragment_id)]
+        fragments = [part for part in dataset.get_fragments() if fragment is None or fragment == part.fragment_id]
         scanner = dataset.scanner(
             columns=list(dict.fromkeys(["row_id", "label", "error", self.column, *columns])),
             # leaves out most rows that do not pass, and none that passes
@@ -138,6 +138,10 @@ def read_calibration(path: str) -> CertifyingRows:
             raise SourceError(
                 f"keep.certified.calibration: {path}: column {name!r} {found}; give {', '.join(CALIBRATION)}, "
                 f"{name} as {wanted}"
+            )
+        if nulls := table[name].null_count:
+            raise SourceError(
+                f"keep.certified.calibration: {path}: {nulls:,} rows have no {name!r}; leave these rows out"
             )
     floor = (table.schema.metadata or {}).get(b"floor")
     return CertifyingRows(to_graded(table), None if floor is None else float(floor))

@@ -1,5 +1,6 @@
 """What is waited for until it is on the disk."""
 
+import json
 import os
 from pathlib import Path
 
@@ -76,6 +77,15 @@ def test_a_filters_file_is_on_the_disk_before_it_is_named(tmp_path, waited_for):
     rows = pa.record_batch({"row_id": [1, 2]})
     write_file([rows], rows.schema, tmp_path / "out" / "part.parquet", "parquet")
     assert waited_for[0].name.startswith(".part.parquet") and waited_for[1:3] == [tmp_path / "out", tmp_path]
+
+
+def test_lines_of_json_have_null_for_numbers_that_json_has_not(tmp_path):
+    rows = pa.record_batch({"x": [1.5, float("nan")], "of": [[1.0], [float("-inf"), 2.0]], "text": ["NaN", "ä"]})
+    write_file([rows], rows.schema, tmp_path / "rows.jsonl", "jsonl")
+    lines = [
+        json.loads(line, parse_constant=pytest.fail) for line in (tmp_path / "rows.jsonl").read_text().splitlines()
+    ]
+    assert lines == [{"x": 1.5, "of": [1.0], "text": "NaN"}, {"x": None, "of": [None, 2.0], "text": "ä"}]
 
 
 def test_a_training_is_on_the_disk_before_its_checkpoints_go(tmp_path, waited_for):

@@ -6,7 +6,7 @@ from tiny_package import tiny_package
 
 from curation.config import DomainConfig
 from curation.config.filter import KeepConfig
-from curation.errors import BudgetError, PackageError
+from curation.errors import BudgetError, PackageError, SourceError
 from curation.filter.stages.cut import CertifyingRows, ThresholdCut, check_keep, decide, read_calibration
 from curation.selection import Candidates
 from curation.selection.budget import GradedScores
@@ -191,6 +191,9 @@ def test_labels_of_calibration_rows_go_with_a_package_and_are_asked_for(tmp_path
     pq.write_table(fresh.append_column("label", pa.array(["a"])), tmp_path / "fresh.parquet")
     check_keep(KeepConfig(certified=given), package, 100)
     assert read_calibration(given["calibration"]).rows.label_M.tolist() == ["a"]
+    pq.write_table(fresh.set_column(2, "correct", pa.array([None], pa.bool_())), tmp_path / "fresh.parquet")
+    with pytest.raises(SourceError, match=r"fresh.parquet: 1 rows have no 'correct'; leave these rows out"):
+        read_calibration(given["calibration"])
 
 
 def test_more_rows_than_have_a_score_are_refused(pool):
