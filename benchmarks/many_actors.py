@@ -37,8 +37,8 @@ import ray
 
 from curation.cluster.session import local_or_cluster
 from curation.config import ActorsConfig, AskConfig, RayConfig
-from curation.passes.cutting import Chunk, OpenRows
-from curation.passes.messages import Call
+from curation.passes.cutting import Chunk, Cutter, OpenRows
+from curation.passes.messages import Call, Pass
 from curation.passes.work_queue import WorkQueue
 from curation.tables import commits, io, schemas
 from curation.tables.row_ids import SCAN_ROWS
@@ -105,7 +105,7 @@ class Crowd:
             while begun is not None:
                 await asyncio.sleep(self._seconds * random.uniform(0.0 if is_first else 0.9, 1.1))
                 rows, asked, is_first = self._written(begun.chunk.offsets), time.monotonic(), False
-                begun = await self._ask("finish", call, name, begun.ticket, rows, None, is_last=False)
+                begun = await self._ask("finish", call, name, begun.chunk.name, rows, None, is_last=False)
                 self._waits.append(time.monotonic() - asked)
 
     async def _beat(self, name: str) -> None:
@@ -138,7 +138,8 @@ def coordinated(directory: str, options: argparse.Namespace) -> bool:
     pid = ray.get(queue.__ray_call__.remote(lambda _: os.getpid()))
     asked = AskConfig(backend="scripted", chunk_rows=options.chunk_rows, actors=ActorsConfig(min=num, max=num))
     asked = asked.model_copy(update={"chunk_seconds": math.inf})  # a chunk has chunk_rows from the first one on
-    ray.get(queue.open.remote("pass", asked, [], open_rows(options.rows)))
+    this = Pass(id="pass", versions={}, actors=asked.actors)
+    ray.get(queue.open.remote(this, [], open_rows(options.rows), Cutter(asked), ()))
     crowd: Any = ray.remote(Crowd).options(num_cpus=0, max_concurrency=10 * num)
     crowds: list[Any] = [crowd.remote(queue, fragment_of(uri), options.chunk_seconds) for _ in range(options.processes)]
     for place, one in enumerate(crowds):

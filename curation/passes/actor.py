@@ -4,8 +4,8 @@ A dataset of Ray Data maps its rows, which are calls for chunks of a pass, by th
 reports their names to the work queue (:mod:`curation.passes.work_queue`). They are no outputs of the call, since Ray
 replays a call that died without the outputs that it had delivered, whichever those were. A process serves pass after
 pass, and several at once if they use the same model. If a process dies, Ray restarts it and replays its calls without a
-limit; the work queue sets the limit, and hands out what is left of the chunk in parts, to find the row that kills
-processes (:mod:`curation.passes.poison`). A process whose model hangs, or does not start, ends itself.
+limit; the work queue sets the limit, and tells the new process which rows are done and which row kills processes
+(:mod:`curation.passes.poison` finds it). A process whose model hangs, or does not start, ends itself.
 """
 
 import faulthandler
@@ -14,9 +14,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -27,33 +29,30 @@ from curation.errors import RunFailedError, StartError
 from curation.heavy import ray
 from curation.json_types import Json
 from curation.passes.job import Job, Models, Row
-from curation.passes.messages import Begun, Call
+from curation.passes.messages import Begun, Call, Pass
 from curation.passes.work_queue import BEAT_SECONDS
 from curation.tables import commits, io
 from curation.telemetry import metrics
 
 POISON = "poison: the process that worked on this row alone died"
-BEAT_TIMEOUT = 30.0
-"""Maximum seconds to wait for the work queue's reply to a report."""
+KEPT_PASSES = 16
+"""Maximum number of passes that a process remembers; few run at once."""
 
 
 class ModelActor:
-    """One process of a dataset's pool.
-
-    A thread reports to the work queue, and ends the process when the model hangs, because no exception reaches compiled
-    code.
-    """
+    """One process of a dataset's pool."""
 
     def __init__(self, queue: Any) -> None:
         context = ray.get_runtime_context()
         self._queue, self._id = queue, context.get_actor_id()
-        self._sessions: dict[str, _PassSession] = {}
+        self._sessions: OrderedDict[str, _PassSession] = OrderedDict()
         self._models = Models(on_drop=self._sessions.clear)
         self._entering = threading.Lock()
         self._turns = _Turns()
+        self._watch = _Watch()
+        self._shares = Shares()
         self._answered: dict[Call, int] = {}
-        """Number of rows done of the chunk of each call that works."""
-        self._last_sign, self._hang_seconds = time.monotonic(), math.inf
+        """Number of rows done of each open call's chunk."""
         ray.get(queue.start.remote(self._id, context.get_node_id(), os.getpid()))
         threading.Thread(target=self._beat, daemon=True).start()
 
@@ -72,87 +71,61 @@ class ModelActor:
             return
         with self._turns.together():
             begun: Begun | None = ray.get(self._queue.begin.remote(call, self._id, session.worker.slots))
-            while begun is not None and not begun.chunk.is_suspect:
-                begun = self._work_on(begun, call, session)
+            while begun is not None and begun.search.is_whole:
+                begun = self._work_on(begun, call, session, is_alone=False)
         if begun is not None:
             with self._turns.alone():
-                while begun is not None:
-                    begun = self._work_on(begun, call, session, is_alone=True)
+                self._work_on(begun, call, session, is_alone=True)
 
-    def _work_on(self, begun: Begun, call: Call, session: "_PassSession", *, is_alone: bool = False) -> Begun | None:
-        """Work on a chunk and return the call's next one, for a call that works alone only a suspect one."""
-        seconds, token = time.monotonic(), _call.set(call)
-        self._last_sign, self._hang_seconds = seconds, session.job.teacher.actors.hang_seconds
-        self._answered[call] = 0
+    def _work_on(self, begun: Begun, call: Call, session: "_PassSession", *, is_alone: bool) -> Begun | None:
+        """Work on a chunk, and return the call's next one, or None if there is none or the call works alone."""
+        seconds = time.monotonic()
+        token = _call.set(call)
+        self._answered[call] = begun.num_written
         try:
-            rows = self._write_chunk(begun, call, session)
-            session.job.telemetry.observe(metrics.CHUNK_SECONDS, time.monotonic() - seconds)
+            with self._shares.measured() as share, self._watch.busy(session.this.actors.hang_seconds):
+                rows = _ChunkWork(session, call, begun, share, queue=self._queue, actor=self._id).done()
+                session.job.telemetry.observe(metrics.CHUNK_SECONDS, time.monotonic() - seconds)
         finally:
             del self._answered[call]
             _call.reset(token)
         slots, is_last = session.worker.slots, is_alone or self._turns.are_awaited
-        finishing = self._queue.finish.remote(call, self._id, begun.ticket, rows, slots, is_last=is_last)
-        found: Begun | None = ray.get(finishing)
+        if rows is None:
+            following = self._queue.begin.remote(call, self._id, slots, is_last=is_last)
+        else:
+            following = self._queue.finish.remote(call, self._id, begun.chunk.name, rows, slots, is_last=is_last)
+        found: Begun | None = ray.get(following)
         return found
-
-    def _write_chunk(self, begun: Begun, call: Call, session: "_PassSession") -> bytes | None:
-        """Return the chunk's last written rows to report, or ``None`` if it is another call's by now.
-
-        Finished rows are reported at intervals, so that no long answer delays them.
-        """
-        worker, chunk, parts, last = session.worker, begun.chunk, list[Any](), time.monotonic()
-        rows: list[Row] = session.examples.take(chunk.offsets).to_pylist()
-        if chunk.is_poison:
-            return _serialise_table(session.write([worker.give_up(rows, POISON)], {"deaths": chunk.deaths}))
-        places = {row["row_id"]: place for place, row in enumerate(rows)}
-        asks_side_by_side = worker.slots is not None and not chunk.is_suspect
-        every = session.job.teacher.chunk_seconds if asks_side_by_side else math.inf
-        for part in worker.stream(rows):
-            if time.monotonic() - last > every and parts:  # the last part ends the chunk
-                table = session.write(parts, {})
-                written = [places[row_id] for row_id in _read_row_ids(table)]
-                about = call, self._id, begun.ticket, written
-                if not ray.get(self._queue.wrote.remote(*about, _serialise_table(table))):
-                    return None
-                parts, last = [], time.monotonic()
-            parts.append(part)
-        note: Json = {"deaths": chunk.deaths} if chunk.deaths else {}
-        if started := session.started():
-            note["teacher"] = started
-        return _serialise_table(session.write(parts, note))
 
     def _get_session(self, pass_id: str) -> "_PassSession | None":
         """Return this process's session of a pass, or None if the pass has ended."""
         with self._entering:
             if pass_id not in self._sessions:
-                if (jobs := ray.get(self._queue.job.remote(pass_id, self._id))) is None:
+                if (known := ray.get(self._queue.job.remote(pass_id, self._id))) is None:
                     return None
-                ((job, versions),) = ray.get(jobs)
+                this, (job,) = known
                 try:
-                    session = self._sessions[pass_id] = _PassSession(job, versions, self._models)
+                    session = self._sessions[pass_id] = _PassSession(this, ray.get(job), self._models)
                 except StartError as error:  # Ray starts another process where there is room
                     ray.get(self._queue.unstarted.remote(pass_id, self._id, nodes.describe_here(), str(error)))
                     os.write(2, f"{error}\n".encode())
                     os._exit(1)
-                session.worker.answered = self._count
+                session.worker.alive, session.worker.answered = self._watch.alive, self._count
+            self._sessions.move_to_end(pass_id)
+            while len(self._sessions) > KEPT_PASSES:
+                self._sessions.popitem(last=False)
             return self._sessions[pass_id]
 
     def _count(self, rows: int) -> None:
-        self._last_sign = time.monotonic()
+        self._watch.alive()
         self._answered[_call.get()] += rows
 
     def _beat(self) -> None:
         seconds = BEAT_SECONDS
         while True:
-            time.sleep(min(seconds, self._hang_seconds / 4))
-            if self._answered and time.monotonic() - self._last_sign > self._hang_seconds:
-                faulthandler.dump_traceback(file=sys.__stderr__ or 2, all_threads=True)
-                words = f"no progress for longer than teacher.actors.hang_seconds: {self._hang_seconds:g}\n"
-                os.write(2, words.encode())
-                os._exit(1)
+            time.sleep(seconds)
             with suppress(ray.exceptions.RayError):
-                beat = self._queue.beat.remote(self._id, dict(self._answered), self._models.pause)
-                seconds = ray.get(beat, timeout=BEAT_TIMEOUT)
+                seconds = ray.get(self._queue.beat.remote(self._id, dict(self._answered), self._models.pause))
 
 
 _call: ContextVar[Call] = ContextVar("_call")
@@ -179,9 +152,9 @@ def _pickle_error(error: Exception) -> bytes:
 class _PassSession:
     """A pass in this process."""
 
-    def __init__(self, job: Job, versions: Mapping[str, str], models: Models) -> None:
-        nodes.require_here(versions)
-        self.job = job
+    def __init__(self, this: Pass, job: Job, models: Models) -> None:
+        nodes.require_here(this.versions)
+        self.this, self.job = this, job
         self.examples = io.open_table(job.examples)
         begun, num_before = time.monotonic(), models.num_starts
         self.worker = job.worker(models)
@@ -198,18 +171,125 @@ class _PassSession:
             return self._facts.pop()
         return None
 
-    def write(self, parts: list[Any], note: Json) -> pa.Table:
-        """Write results of a chunk; return rows of ``commits.WRITTEN``, the first with the note."""
-        table = self.worker.write(parts, note) if parts else commits.WRITTEN.empty_table()
-        tokens = (0, 0) if self.worker.meter is None else self.worker.meter.take()
-        self.job.telemetry.add(metrics.ROWS_LABELLED, len(_read_row_ids(table)))
-        return commits.with_note(table, slots=self.worker.slots, tokens=tokens)
+
+class _ChunkWork:
+    """The work of a call on a chunk; finished rows are reported at intervals, so that no long answer delays them."""
+
+    def __init__(
+        self, session: "_PassSession", call: Call, begun: Begun, share: Callable[[], float], *, queue: Any, actor: Any
+    ) -> None:
+        self._session, self._share, self._search = session, share, begun.search
+        self._queue, self._actor = queue, actor
+        self._about = call, actor, begun.chunk.name
+        """The first arguments of the work queue's methods."""
+        self._rows: list[Row] = session.examples.take(begun.chunk.offsets).to_pylist()
+        self._place = {row["row_id"]: place for place, row in enumerate(self._rows)}
+        self._parts: list[Any] = []
+        self._seconds = 0.0
+        """Call's share of the process's time that is reported already."""
+        asks_side_by_side = session.worker.slots is not None and begun.search.is_whole
+        self._every = session.job.teacher.chunk_seconds if asks_side_by_side else math.inf
+        self._last = time.monotonic()
+
+    def done(self) -> bytes | None:
+        """Work on the chunk and return the last rows to report, or ``None`` if another call wrote rows of it."""
+        session, search = self._session, self._search
+        for piece in search.pieces():
+            if not search.is_whole:
+                ray.get(self._queue.keep.remote(*self._about, search))
+            for part in session.worker.stream([self._rows[place] for place in piece]):
+                if time.monotonic() - self._last > self._every and self._parts:  # the last part ends the chunk
+                    table = self._write_results({})
+                    places = [self._place[row_id] for row_id in _read_row_ids(table)]
+                    if not ray.get(self._queue.wrote.remote(*self._about, places, _serialise_table(table))):
+                        return None
+                self._parts.append(part)
+        if search.poison:
+            self._parts.append(session.worker.give_up([self._rows[place] for place in search.poison], POISON))
+        note: Json = {"deaths": search.num_deaths} if search.num_deaths else {}
+        if started := session.started():
+            note["teacher"] = started
+        return _serialise_table(self._write_results(note))
+
+    def _write_results(self, note: Json) -> pa.Table:
+        worker, seconds = self._session.worker, self._share()
+        table = worker.write(self._parts, note) if self._parts else commits.WRITTEN.empty_table()
+        spent: Json = {"seconds": round(seconds - self._seconds, 6), "actor": self._actor}
+        if worker.slots is not None:
+            spent["slots"] = worker.slots
+        if worker.meter is not None:
+            spent["tokens"] = list(astuple(worker.meter.take()))
+        self._parts, self._seconds, self._last = [], seconds, time.monotonic()
+        self._session.job.telemetry.add(metrics.ROWS_LABELLED, len(_read_row_ids(table)))
+        return commits.with_note(table, spent=spent)
 
 
 def _read_row_ids(written: pa.Table) -> list[int]:
     """Return the ids of the written rows, which are equal for all tables in ``written``."""
     ids: list[int] = np.frombuffer(written["row_ids"][0].as_py() if len(written) else b"", dtype=np.int64).tolist()
     return ids
+
+
+class Shares:
+    """A clock of each call's share of the process's time without a model's start; concurrent calls share equally."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._num_calls = 0
+        self._share = 0.0
+        """Share of a call that has worked since the start."""
+        self._at = time.monotonic()
+
+    @contextmanager
+    def measured(self) -> Iterator[Callable[[], float]]:
+        """Measure a call that works within the context; yield a function that returns its seconds so far."""
+        begun = self._count(1)
+        ended: list[float] = []
+        try:
+            yield lambda: (ended[0] if ended else self._count(0)) - begun
+        finally:
+            ended.append(self._count(-1))
+
+    def _count(self, change: int) -> float:
+        with self._lock:
+            now = time.monotonic()
+            if self._num_calls:
+                self._share += (now - self._at) / self._num_calls
+            self._at, self._num_calls = now, self._num_calls + change
+            return self._share
+
+
+class _Watch:
+    """A watchdog that ends the process when the model hangs, because no exception reaches compiled code."""
+
+    def __init__(self) -> None:
+        self._last_sign = time.monotonic()
+        self._num_busy = 0
+        self._seconds = float("inf")
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def alive(self) -> None:
+        """Record that the model has answered something."""
+        self._last_sign = time.monotonic()
+
+    @contextmanager
+    def busy(self, seconds: float) -> Iterator[None]:
+        """Expect a sign of life at least every ``seconds`` within the context."""
+        self.alive()
+        self._seconds = seconds
+        self._num_busy += 1
+        try:
+            yield
+        finally:
+            self._num_busy -= 1
+
+    def _look(self) -> None:
+        while True:
+            time.sleep(min(5.0, self._seconds / 4) if self._num_busy else 0.5)
+            if self._num_busy and time.monotonic() - self._last_sign > self._seconds:
+                faulthandler.dump_traceback(file=sys.__stderr__ or 2, all_threads=True)
+                os.write(2, f"no progress for longer than teacher.actors.hang_seconds: {self._seconds:g}\n".encode())
+                os._exit(1)
 
 
 class _Turns:

@@ -8,7 +8,7 @@ too small to fill the slots.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -16,7 +16,7 @@ from pyroaring import BitMap64
 
 from curation.arrays import Bools, Int64s
 from curation.config import AskConfig
-from curation.refs import TableRef
+from curation.refs import TableRef, fingerprint
 from curation.tables import io
 from curation.tables.row_ids import SCAN_ROWS, find_missing_ids, iter_ordered_ids
 
@@ -36,29 +36,19 @@ class Chunk:
     start: int
     stop: int
     take: bytes
-    is_suspect: bool = False
-    """Whether a process died in it or in a chunk that it is a part of, so that another one works on it alone."""
-    is_poison: bool = False
-    """Whether its only row is given up, because it kills every process."""
-    solo_crashes: int = 0
-    """Number of times that a process died on it, if it has one row."""
-    deaths: int = 0
-    """Number of deaths that are reported with its results: of it, and of chunks of which it is the last part."""
 
     @classmethod
-    def of(cls, offsets: Int64s, *, is_suspect: bool = False) -> Self:
+    def of(cls, offsets: Int64s) -> Self:
         """Return the chunk of these rows, ascending offsets in the table."""
         start, stop = int(offsets[0]), int(offsets[-1]) + 1
         taken = np.zeros(stop - start, dtype=np.bool_)
         taken[offsets - start] = True
-        return cls(start=start, stop=stop, take=np.packbits(taken).tobytes(), is_suspect=is_suspect)
+        return cls(start=start, stop=stop, take=np.packbits(taken).tobytes())
 
-    def only(self, places: Int64s) -> Self | None:
-        """Return the chunk of those of its rows that are at these indices, ascending, or None if there are none."""
-        if not len(places):
-            return None
-        of_rows = Chunk.of(self.offsets[places])
-        return replace(self, start=of_rows.start, stop=of_rows.stop, take=of_rows.take)
+    @property
+    def name(self) -> str:
+        """Name of the chunk, unique among chunks of the same table with other rows."""
+        return f"{self.start}-{fingerprint([self.stop, self.take.hex()])}"
 
     @property
     def offsets(self) -> Int64s:
@@ -103,16 +93,16 @@ class OpenRows:
         while (chunk := self.take(num_rows)) is not None:
             yield chunk
 
-    def set_apart(self, chunk: Chunk) -> Chunk | None:
-        """Take out a chunk's open rows, before any others, and return them; other rows of it may be committed."""
+    def set_apart(self, chunk: Chunk) -> Int64s:
+        """Take out a chunk's open rows, before any others; return their indices. Other rows of it may be committed."""
         for place, stretch in enumerate(self._stretches):
             offsets = stretch.offsets
-            if (found := chunk.only(np.flatnonzero(np.isin(chunk.offsets, offsets)))) is not None:
-                self.left -= len(found.offsets)
-                others = offsets[~np.isin(offsets, found.offsets)]
+            if len(found := np.flatnonzero(np.isin(chunk.offsets, offsets))):
+                self.left -= len(found)
+                others = offsets[~np.isin(offsets, chunk.offsets)]
                 self._stretches[place : place + 1] = [Chunk.of(others)] if len(others) else []
                 return found
-        return None
+        return np.empty(0, dtype=np.int64)
 
 
 class Cutter:

@@ -20,11 +20,11 @@ from curation.config import ActorsConfig
 from curation.errors import RunFailedError
 from curation.heavy import ray
 from curation.passes.actor import ModelActor
-from curation.passes.cutting import Chunk, OpenRows
+from curation.passes.cutting import Cutter, OpenRows
 from curation.passes.job import Job
-from curation.passes.messages import Look, Part, Taken
+from curation.passes.messages import Look, Pass, Taken
+from curation.passes.poison import Suspect
 from curation.passes.work_queue import WorkQueue
-from curation.tables import commits
 from curation.telemetry.standing import Actors
 
 if TYPE_CHECKING:
@@ -66,15 +66,15 @@ class RunningPass:
     def rest(self) -> Iterator[pa.Table]:
         """End the pass, and yield the rows that were written but not yielded, if the work queue still answers."""
         with suppress(ray.exceptions.RayError):
-            parts: list[Part] = ray.get(self._queue.end.remote(self._id, self._num_taken), timeout=REST_SECONDS)
+            parts: list[bytes] = ray.get(self._queue.end.remote(self._id, self._num_taken), timeout=REST_SECONDS)
             for part in parts:
                 yield self._read_table(part)
 
-    def _read_table(self, part: Part) -> pa.Table:
+    def _read_table(self, part: bytes) -> pa.Table:
         self._num_taken += 1
-        table = pa.ipc.open_stream(part.rows).read_all()
+        table = pa.ipc.open_stream(part).read_all()
         self._left -= len(table["row_ids"][0].as_py()) // 8 if len(table) else 0
-        return commits.with_note(table, actor=part.actor, seconds=part.seconds)
+        return table
 
     def look(self) -> Look:
         """Return the progress of the pass."""
@@ -98,20 +98,20 @@ class ModelDataset:
 
     @contextmanager
     def passing(
-        self, job: Job, versions: Mapping[str, str], rows: OpenRows, suspects: Sequence[Chunk] = ()
+        self, job: Job, versions: Mapping[str, str], rows: OpenRows, suspects: Sequence[Suspect] = ()
     ) -> Iterator[RunningPass]:
         """Let actors work on the rows of a pass within the context; ``suspects`` are those of an earlier driver."""
-        pass_id = f"pass-{uuid.uuid4().hex}"
+        this = Pass(id=f"pass-{uuid.uuid4().hex}", versions=versions, actors=job.teacher.actors)
         self._start(rows.left, job)
-        mine = RunningPass(pass_id, self._queue, rows.left, lambda: self._failure)
+        mine = RunningPass(this.id, self._queue, rows.left, lambda: self._failure)
         if self._failure is not None:
             raise self._failure
         try:
-            ray.get(self._queue.open.remote(pass_id, job.teacher, [ray.put((job, versions))], rows, suspects))
+            ray.get(self._queue.open.remote(this, [ray.put(job)], rows, Cutter(job.teacher), suspects))
             yield mine
         finally:
             with suppress(ray.exceptions.RayError):
-                ray.get(self._queue.end.remote(pass_id, 0))
+                ray.get(self._queue.end.remote(this.id, 0))
 
     def read(self) -> Actors:
         """Return the number of actors by state, and of deaths so far."""

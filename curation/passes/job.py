@@ -91,14 +91,12 @@ class Models:
 class ChunkWorker(ABC, Generic[Part]):
     """A worker on the chunks of one pass in one process."""
 
+    alive = staticmethod(lambda: None)
+    """Callback for a sign of life, which a worker calls whenever the model has answered something."""
     answered = staticmethod(lambda rows: None)
     """Callback for progress and a sign of life, which a worker calls with the number of rows just done."""
     meter: WrappedTeacher | None = None
     """Teacher that the worker asks, or ``None`` if the model is no teacher."""
-
-    def alive(self) -> None:
-        """Give a sign of life, when the model has answered something."""
-        self.answered(0)
 
     @abstractmethod
     def work(self, rows: list[Row]) -> Part:

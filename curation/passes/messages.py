@@ -2,16 +2,28 @@
 
 import time
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from curation.config import ActorsConfig
 from curation.errors import RunFailedError
 from curation.passes.cutting import Chunk, Cutter, OpenRows
+from curation.passes.poison import PoisonSearch, Suspect
 from curation.telemetry.standing import Actors
 
 if TYPE_CHECKING:
     import ray
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """A pass's facts that every process knows, besides its job."""
+
+    id: str
+    versions: Mapping[str, str]
+    """Versions of the driver's packages, which an actor on a node that joined later must have too."""
+    actors: ActorsConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +36,7 @@ class Look:
     chunks_in_flight: int = 0
     actor_seconds: float = 0.0
     """Actors' time that the pass has used, in seconds; see :meth:`WorkQueue.look`."""
-    suspects: tuple[Chunk, ...] = ()
+    suspects: tuple[Suspect, ...] = ()
     unstarted: tuple[str, ...] = ()
     pause: str = ""
 
@@ -41,24 +53,15 @@ class Begun(NamedTuple):
     """A chunk that an actor begins."""
 
     chunk: Chunk
-    ticket: int
-    """Number that the call's messages about the chunk carry, so that those of a process that is late are known."""
-
-
-class Part(NamedTuple):
-    """Rows that a call wrote."""
-
-    rows: bytes
-    """Rows of ``commits.WRITTEN`` as an Arrow stream."""
-    actor: str
-    seconds: float
-    """The call's share of the actor's time, without the start of a model; calls that work at once share equally."""
+    search: PoisonSearch
+    num_written: int = 0
 
 
 class Taken(NamedTuple):
     """Results that a driver takes from the work queue."""
 
-    parts: list[Part]
+    parts: list[bytes]
+    """Rows of ``commits.WRITTEN`` as Arrow streams."""
     error: bytes | None = None
 
 
@@ -114,46 +117,49 @@ class Starts:
 
 
 @dataclass(eq=False)
+class QueuedChunk:
+    """A chunk that has no complete result yet."""
+
+    chunk: Chunk
+    search: PoisonSearch
+    written: set[int] = field(default_factory=set)
+    """Indices of the rows that calls wrote before finishing the chunk."""
+    version: int = 0
+    """Number of times that rows were written."""
+    calls: "set[OpenCall]" = field(default_factory=set)
+    """Calls that work on the chunk: more than one if an actor is silent."""
+
+
+@dataclass(eq=False)
 class OpenCall:
     """A call that has not ended."""
 
     call: Call
-    chunk: Chunk | None = None
+    work: QueuedChunk | None = None
     """Current chunk, or ``None`` while no actor works on one."""
-    ticket: int = 0
-    """Number of chunks begun."""
-    written: set[int] = field(default_factory=set)
-    """Indices of the chunk's rows that are written."""
+    version: int = 0
+    """Version of the chunk when the call began it or wrote last; if it differs, another call has written rows."""
     actor: "KnownActor | None" = None
     since: float | None = None
     """Time at which the call's first chunk was begun."""
     begun: float = 0.0
-    seconds: float = 0.0
-    """Share of the actor's time since the call's last part."""
     answered: int = 0
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether its chunk was queued again, because its actor is silent."""
-        return self.since is not None and self.chunk is None
+    is_replaced: bool = False
+    """Whether the chunk is queued again because the call's actor is silent."""
 
 
 @dataclass(eq=False)
 class OpenPass:
     """An open pass."""
 
-    id: str
-    actors: ActorsConfig
+    this: Pass
     jobs: "list[ray.ObjectRef[Any]]"
-    """Reference to its job, and to the versions of the driver's packages, which nodes that join later must have too."""
     rows: OpenRows
     cutter: Cutter
     starts: Starts
-    waiting: deque[Chunk] = field(default_factory=deque)
-    given_up: deque[Chunk] = field(default_factory=deque)
-    """Poison rows, which become error rows last: a model that kills every process fails the pass before."""
+    waiting: deque[QueuedChunk] = field(default_factory=deque)
     calls: dict[int, OpenCall] = field(default_factory=dict)
-    parts: list[Part] = field(default_factory=list)
+    parts: list[bytes] = field(default_factory=list)
     """Written rows that the driver has not taken yet."""
     num_taken: int = 0
     error: bytes | None = None
@@ -163,12 +169,12 @@ class OpenPass:
     @property
     def has_work(self) -> bool:
         """Whether a chunk waits for an actor."""
-        return bool(self.waiting or self.rows.left or self.given_up)
+        return bool(self.waiting or self.rows.left)
 
     @property
     def is_at_work(self) -> bool:
         """Whether a call works on a chunk."""
-        return any(opened.chunk is not None for opened in self.calls.values())
+        return any(opened.work is not None for opened in self.calls.values())
 
 
 @dataclass(eq=False)

@@ -163,9 +163,10 @@ class Tally:
         self.teachers += [note["teacher"]] if "teacher" in note else []
         self.deaths += note.get("deaths", 0)
         self.clipped_values += note.get("clipped", 0)
-        prompt, output = note.get("tokens", (0, 0))
-        if "actor" in note:
-            spent = ChunkSpent(note["actor"], note["seconds"], written.num_rows, prompt, output, note["slots"])
+        used = note.get("spent", {})
+        prompt, output = used.get("tokens", (0, 0))
+        if used:
+            spent = ChunkSpent(used["actor"], used["seconds"], written.num_rows, prompt, output, used.get("slots"))
             self.of_chunks.append(spent)
         with self._lock:
             self.spent = self.spent.plus(Spent(prompt_tokens=prompt, output_tokens=output, chunks=1))

@@ -14,13 +14,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from curation.cluster import nodes
-from curation.config import AskConfig
 from curation.passes.cutting import Chunk, Cutter, OpenRows
-from curation.passes.messages import Begun, Call, KnownActor, Look, OpenCall, OpenPass, Part, Starts, Taken
-from curation.passes.poison import divide_suspect
+from curation.passes.messages import Begun, Call, KnownActor, Look, OpenCall, OpenPass, Pass, QueuedChunk, Starts, Taken
+from curation.passes.poison import PoisonSearch, Suspect
 from curation.telemetry.standing import Actors
 
 if TYPE_CHECKING:
@@ -35,7 +32,7 @@ CALLS_PER_SECOND = 10
 SILENT_SECONDS = 10.0
 """Seconds without a report, if these are three intervals too, after which an actor does not count as running."""
 STUCK_SECONDS = 30.0
-"""Seconds without a report after which an actor's chunks are queued again; what it still writes of them is refused."""
+"""Seconds without a report after which an actor's chunks are queued again; the first call to write rows wins."""
 AHEAD = 2
 """Number of calls per call that an actor can work on, so that another one waits and no actor is idle."""
 TAKE_SECONDS = 0.5
@@ -61,22 +58,17 @@ class WorkQueue:
     # What the driver asks
 
     async def open(
-        self,
-        pass_id: str,
-        asked: AskConfig,
-        jobs: "list[ray.ObjectRef[Any]]",
-        rows: OpenRows,
-        suspects: Sequence[Chunk] = (),
+        self, this: Pass, jobs: "list[ray.ObjectRef[Any]]", rows: OpenRows, cutter: Cutter, suspects: Sequence[Suspect]
     ) -> None:
-        """Begin a pass whose chunks and actors are as configured by ``asked``; ``suspects`` are an earlier driver's."""
+        """Begin a pass; ``suspects`` are those of an earlier driver."""
         if self._watch is None:
             self._watch = asyncio.get_running_loop().create_task(self._look_after())
         self._charge()  # the time since the last pass is not this one's
-        actors = asked.actors
-        mine = self._passes[pass_id] = OpenPass(pass_id, actors, jobs, rows, Cutter(asked), Starts(actors.max_restarts))
-        for suspect in suspects:
-            if (chunk := rows.set_apart(suspect)) is not None:
-                (mine.given_up if chunk.is_poison else mine.waiting).append(chunk)
+        mine = self._passes[this.id] = OpenPass(this, jobs, rows, cutter, Starts(this.actors.max_restarts))
+        for chunk, known in suspects:
+            if len(places := rows.set_apart(chunk)):
+                search = PoisonSearch.from_json(known).only(places.tolist())
+                mine.waiting.append(QueuedChunk(Chunk.of(chunk.offsets[places]), search))
         await self._tell()
 
     async def take(self, pass_id: str, num_taken: int) -> Taken:
@@ -93,7 +85,7 @@ class WorkQueue:
         mine.num_taken = num_taken
         return Taken(list(mine.parts), mine.error)
 
-    async def end(self, pass_id: str, num_taken: int) -> list[Part]:
+    async def end(self, pass_id: str, num_taken: int) -> list[bytes]:
         """End a pass, even before all chunks have a result, and return the parts that the driver does not have."""
         if (mine := self._passes.get(pass_id)) is None:
             return []
@@ -121,17 +113,17 @@ class WorkQueue:
         mine = self._passes.get(pass_id or "")
         if mine is None:
             return Look(actors=actors)
-        begun = [call for call in mine.calls.values() if call.chunk is not None]
-        chunks = [*mine.waiting, *mine.given_up, *(call.chunk for call in begun if call.chunk is not None)]
+        begun = [call for call in mine.calls.values() if call.work is not None and not call.is_replaced]
+        works = [*mine.waiting, *(call.work for call in begun if call.work is not None)]
         return Look(
             actors=actors,
             answered=mine.answered + sum(call.answered for call in begun),
-            chunks_left=len(chunks) + mine.cutter.chunks(mine.rows.left),
+            chunks_left=len(works) + mine.cutter.chunks(mine.rows.left),
             chunks_in_flight=len(begun),
             actor_seconds=mine.actor_seconds,
             unstarted=mine.starts.words,
             pause=next((actor.pause for actor in self._actors.values() if actor.pause), ""),
-            suspects=tuple(chunk for chunk in chunks if chunk.is_suspect),
+            suspects=tuple(Suspect(work.chunk, work.search.to_json()) for work in works if not work.search.is_whole),
         )
 
     async def close(self) -> bool:
@@ -157,10 +149,10 @@ class WorkQueue:
                     return None
                 waiting = [mine for mine in self._passes.values() if mine.has_work]
                 open_calls = (call for mine in self._passes.values() for call in mine.calls.values())
-                num_calls = sum(not call.is_silent for call in open_calls)
+                num_calls = sum(not call.is_replaced for call in open_calls)
                 if waiting and num_calls < AHEAD * self._calls * self._num_actors:
                     mine = min(waiting, key=lambda mine: len(mine.calls))
-                    mine.calls[index] = OpenCall(call := Call(index, mine.id))
+                    mine.calls[index] = OpenCall(call := Call(index, mine.this.id))
                     self._num_calls = index + 1
                     return call
                 await self._news.wait()
@@ -191,12 +183,12 @@ class WorkQueue:
                 mine.calls[call.index].answered = rows
         return self._beat_seconds
 
-    async def job(self, pass_id: str, actor: str) -> "list[ray.ObjectRef[Any]] | None":
-        """Return a pass's job for a process that does not know it, None if the pass has ended; see :class:`Starts`."""
+    async def job(self, pass_id: str, actor: str) -> "tuple[Pass, list[ray.ObjectRef[Any]]] | None":
+        """Return a pass for a process that does not know it, or None if the pass has ended; see :class:`Starts`."""
         if (mine := self._passes.get(pass_id)) is None:
             return None
         mine.starts.begin(actor)
-        return mine.jobs
+        return mine.this, mine.jobs
 
     async def unstarted(self, pass_id: str, actor: str, node: str, why: str) -> None:
         """Record that a pass's model did not start in an actor's process on a node, and that the process ends."""
@@ -210,100 +202,114 @@ class WorkQueue:
             await self._tell()
 
     async def begin(self, call: Call, actor: str, slots: int | None, *, is_last: bool = False) -> Begun | None:
-        """Return a call's next chunk, or ``None`` to end the call.
+        """Return a call's next chunk, the same one for a call that begins anew, or ``None`` to end the call.
 
-        A call that has a chunk begins anew after its process died, which makes the chunk suspect. A call ends if no
-        chunk is left, if it has lasted long, if another pass waits, or if ``is_last``; then it gets suspect chunks
-        alone. The actor's model answers ``slots`` rows concurrently (:meth:`Cutter.rows`).
+        A call ends if no chunk is left, if it has lasted long, if another pass waits, or if ``is_last``. The actor's
+        model answers ``slots`` rows concurrently (:meth:`Cutter.rows`).
         """
-        if (mine := self._passes.get(call.pass_id)) is None or (opened := mine.calls.get(call.index)) is None:
+        if (found := self._find(call)) is None:
             return None
+        mine, opened = found
         now = time.monotonic()
-        self._give_back(mine, opened)
         if opened.since is not None:
             lasts = self._num_actors * self._calls / CALLS_PER_SECOND
             fewer = (other for other in self._passes.values() if len(other.calls) + 1 < len(mine.calls))
             is_last = is_last or now - opened.since > lasts or any(other.has_work for other in fewer)
-        if mine.waiting and (mine.waiting[0].is_suspect or not is_last):
-            opened.chunk = mine.waiting.popleft()
-        elif not is_last:
-            num_rows = mine.cutter.rows(mine.rows.left, actors=self._num_actors, calls=self._calls, slots=slots)
-            opened.chunk = mine.rows.take(num_rows) or (mine.given_up.popleft() if mine.given_up else None)
-        if opened.actor is not None:
-            opened.actor.calls.discard(opened)
-        if opened.chunk is None:
+        if opened.work is None and not is_last:
+            if mine.waiting:
+                opened.work = mine.waiting.popleft()
+            else:
+                num_rows = mine.cutter.rows(mine.rows.left, actors=self._num_actors, calls=self._calls, slots=slots)
+                if (chunk := mine.rows.take(num_rows)) is not None:
+                    opened.work = QueuedChunk(chunk, PoisonSearch.of(len(chunk.offsets)))
+        if (work := opened.work) is None:
             del mine.calls[call.index]
             await self._tell()
             return None
+        work.calls.add(opened)
+        if opened.actor is not None:
+            opened.actor.calls.discard(opened)
         if (known := self._actors.get(actor)) is not None:
             self._charge(known)
             known.calls.add(opened)
-        opened.actor, opened.since, opened.begun = known, opened.since or now, now
-        opened.seconds, opened.answered, opened.ticket = 0.0, 0, opened.ticket + 1
-        return Begun(opened.chunk, opened.ticket)
+        opened.since = opened.since or now
+        opened.actor, opened.begun, opened.answered, opened.version = known, now, len(work.written), work.version
+        search = work.search
+        search.drop(work.written)
+        lost = bool(search.under_way) and (search.pass_id != mine.this.id or _is_gone(search.node))
+        search.begin(max_row_retries=mine.this.actors.max_row_retries, taken_along=lost)
+        search.pass_id, search.node = mine.this.id, "" if known is None else known.node
+        if search.is_whole:  # of any other chunk each piece is kept when it begins
+            search.under_way = [place for piece in search.suspect for place in piece]
+        return Begun(work.chunk, search, len(work.written))
 
-    async def wrote(self, call: Call, actor: str, ticket: int, places: list[int], rows: bytes) -> bool:
-        """Accept rows of an unfinished chunk, unless it is another call's by now, and return whether they are accepted.
+    async def keep(self, call: Call, actor: str, chunk: str, search: PoisonSearch) -> None:
+        """Record the state of a chunk's poison search, before a process begins a piece of the chunk."""
+        if (found := self._find(call)) is not None and (work := found[1].work) is not None and work.chunk.name == chunk:
+            if work.search.under_way:
+                found[0].starts.got_on(actor)
+            work.search = search
 
-        ``places`` are the rows' indices in the chunk.
+    async def wrote(self, call: Call, actor: str, chunk: str, places: list[int], rows: bytes) -> bool:
+        """Accept rows of an unfinished chunk that a call wrote, and return whether they are accepted.
+
+        They are refused if another call that works on the same chunk (``STUCK_SECONDS``) has written rows since; the
+        other call then keeps the chunk, and this one leaves it.
         """
-        mine = self._passes.get(call.pass_id)
-        opened = None if mine is None else mine.calls.get(call.index)
-        if mine is None or opened is None or opened.chunk is None or opened.ticket != ticket:
+        if (taken := self._take(call, chunk, rows)) is None:
             return False
+        mine, opened, work = taken
         mine.starts.got_on(actor)
-        self._accept(mine, opened, actor, rows)
-        opened.written.update(places)
+        work.written.update(places)
+        work.version += 1
+        opened.version = work.version
         return True
 
     async def finish(
-        self, call: Call, actor: str, ticket: int, rows: bytes | None, slots: int | None, *, is_last: bool
+        self, call: Call, actor: str, chunk: str, rows: bytes, slots: int | None, *, is_last: bool
     ) -> Begun | None:
-        """Accept a chunk's last rows unless it is another call's by now; return the next :meth:`begin`."""
-        mine = self._passes.get(call.pass_id)
-        opened = None if mine is None else mine.calls.get(call.index)
-        if mine is None or opened is None or (opened.chunk is not None and opened.ticket != ticket):
-            return None  # of a process that is late, when another one goes on with its call
-        if opened.chunk is not None and rows is not None:
-            num_rows = len(opened.chunk.offsets)
-            self._accept(mine, opened, actor, rows)
+        """Accept a chunk's last rows unless another call wrote some (:meth:`wrote`); return the next :meth:`begin`."""
+        if (taken := self._take(call, chunk, rows)) is not None:
+            mine, opened, work = taken
+            num_rows = len(work.chunk.offsets)
             mine.answered += num_rows
-            if not opened.chunk.is_suspect:
-                mine.cutter.learn(num_rows, time.monotonic() - opened.begun)
-            if not opened.chunk.is_poison:
+            mine.cutter.learn(num_rows, time.monotonic() - opened.begun)
+            if work.search.under_way:  # and not only given up
                 mine.starts.got_on(actor)
-            self._leave(opened)
+            for other in list(work.calls):
+                self._leave(other)
+            if work in mine.waiting:
+                mine.waiting.remove(work)
             if not mine.has_work:
                 await self._tell()  # the driver may have all of it
         return await self.begin(call, actor, slots, is_last=is_last)
 
-    def _accept(self, mine: OpenPass, opened: OpenCall, actor: str, rows: bytes) -> None:
-        if opened.actor is not None:
-            self._charge(opened.actor)
-        mine.parts.append(Part(rows, actor, round(opened.seconds, 6)))
-        opened.seconds = 0.0
+    def _take(self, call: Call, chunk: str, rows: bytes) -> tuple[OpenPass, OpenCall, QueuedChunk] | None:
+        """Accept rows of a call's chunk, or return ``None`` if another call has the chunk."""
+        if (found := self._find(call)) is None or (work := found[1].work) is None or work.chunk.name != chunk:
+            return None
+        mine, opened = found
+        if opened.version != work.version:
+            self._leave(opened)
+            return None
+        mine.parts.append(rows)
+        return mine, opened, work
 
-    def _give_back(self, mine: OpenPass, opened: OpenCall) -> None:
-        """Queue what is left of a call's chunk, if it has one: in parts, unless its process died with its node."""
-        chunk, opened.chunk = opened.chunk, None
-        if chunk is None:
-            return
-        mine.answered += len(opened.written)
-        rest = chunk.only(np.flatnonzero([place not in opened.written for place in range(len(chunk.offsets))]))
-        opened.written.clear()
-        if rest is not None:
-            is_lost = opened.actor is not None and _is_gone(opened.actor.node)
-            parts = [rest] if is_lost else divide_suspect(rest, max_row_retries=mine.actors.max_row_retries)
-            mine.given_up.extend(part for part in parts if part.is_poison)
-            mine.waiting.extendleft(reversed([part for part in parts if not part.is_poison]))
+    def _find(self, call: Call) -> tuple[OpenPass, OpenCall] | None:
+        mine = self._passes.get(call.pass_id)
+        opened = None if mine is None else mine.calls.get(call.index)
+        return None if mine is None or opened is None else (mine, opened)
 
     def _leave(self, opened: OpenCall) -> None:
-        """Detach a call from its chunk and its actor."""
+        """Detach a call from its chunk."""
+        if opened.work is not None:
+            opened.work.calls.discard(opened)
+            for other in opened.work.calls:
+                other.is_replaced = False
         if opened.actor is not None:
             self._charge(opened.actor)
             opened.actor.calls.discard(opened)
-        opened.chunk, opened.actor = None, None
-        opened.written.clear()
+        opened.work, opened.actor, opened.is_replaced = None, None, False
 
     # What the work queue does by itself
 
@@ -320,12 +326,14 @@ class WorkQueue:
                 if not has:  # it idled, and the dataset has given it back
                     del self._actors[name]
                     continue
-                hang_seconds = min(mine.actors.hang_seconds for mine, _ in has)
+                hang_seconds = min(mine.this.actors.hang_seconds for mine, _ in has)
                 if silence > hang_seconds and not actor.is_ended:
                     actor.is_ended = True
                     nodes.end_process(actor.node, actor.pid, hang_seconds)
-                for mine, opened in has if silence > STUCK_SECONDS else ():
-                    self._give_back(mine, opened)
+                for mine, opened in has:
+                    if silence > STUCK_SECONDS and opened.work is not None and not opened.is_replaced:
+                        opened.is_replaced = True
+                        mine.waiting.append(opened.work)
             self._num_actors = max(self._wanted, sum(map(self._is_alive, self._actors.values())))
             await self._tell()
 
@@ -337,16 +345,12 @@ class WorkQueue:
         return time.monotonic() - actor.heard <= max(SILENT_SECONDS, 3 * self._beat_seconds)
 
     def _charge(self, *actors: KnownActor) -> None:
-        """Charge the time of some actors, or of all, to calls and passes; call it before one gets or leaves a chunk."""
+        """Charge the time of some actors, or of all, to passes; call it before an actor gets or leaves a chunk."""
         now = time.monotonic()
         for actor in actors or self._actors.values():
             passed, actor.charged = now - actor.charged, now
-            if not self._is_alive(actor):
-                continue
-            for opened in actor.calls:
-                opened.seconds += passed / len(actor.calls)
             users = [self._passes[opened.call.pass_id] for opened in actor.calls] or list(self._passes.values())
-            for user in users:
+            for user in users if self._is_alive(actor) else ():
                 user.actor_seconds += passed / len(users)
 
     async def _tell(self) -> None:

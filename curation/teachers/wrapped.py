@@ -8,7 +8,7 @@ diagonal matrix, in logarithms.
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -20,6 +20,15 @@ from curation.config import AskConfig, DecodingConfig
 from curation.errors import ConfigError
 from curation.json_types import Json, JsonView
 from curation.teachers import Gate, Request, Teacher
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """Tokens read and written by a teacher."""
+
+    prompt: int = 0
+    output: int = 0
+
 
 _Asked = tuple[tuple[str, ...], tuple[str, ...], bool]  # baseline prompts, options, and whether the options form pairs
 
@@ -44,7 +53,7 @@ class WrappedTeacher:
     def __init__(self, teacher: Teacher) -> None:
         self.teacher = teacher
         self.state_size, self.facts = teacher.state_size, teacher.facts
-        self._tokens = (0, 0)  # read and written
+        self._tokens = Tokens()
         self._lock = threading.Lock()
         self._known: dict[_Asked, tuple[float, ...]] = {}
 
@@ -86,10 +95,10 @@ class WrappedTeacher:
         """Return the baselines of an answered request's options, or ``None`` if it has none."""
         return self._known.get(_make_asked(request))
 
-    def take(self) -> tuple[int, int]:
-        """Return the tokens read and written since the last call, those of baseline prompts included."""
+    def take(self) -> Tokens:
+        """Return the tokens counted since the last call, those of baseline prompts included."""
         with self._lock:
-            taken, self._tokens = self._tokens, (0, 0)
+            taken, self._tokens = self._tokens, Tokens()
         return taken
 
     def _ask(
@@ -105,7 +114,7 @@ class WrappedTeacher:
         for batch in answers:
             prompt, output = (pc.sum(batch.column(f"num_{kind}_tokens")).as_py() or 0 for kind in ("prompt", "output"))
             with self._lock:
-                self._tokens = self._tokens[0] + prompt, self._tokens[1] + output
+                self._tokens = Tokens(prompt=self._tokens.prompt + prompt, output=self._tokens.output + output)
             yield batch
 
 

@@ -44,15 +44,14 @@ def test_what_is_left_of_an_earlier_drivers_chunk_is_set_apart(examples):
     def rows(done: list[int]) -> OpenRows:
         return OpenRows(examples, lambda ids_N: ids_N >= 0, make_bitmap(np.array(done, dtype=np.int64)))
 
-    suspect = Chunk.of(np.array([5, 6, 8]), is_suspect=True)
+    suspect = Chunk.of(np.array([5, 6, 8]))
     fresh = rows([])
-    assert fresh.set_apart(suspect) == suspect and fresh.left == len(IDS_N) - 3
+    assert fresh.set_apart(suspect).tolist() == [0, 1, 2] and fresh.left == len(IDS_N) - 3
     offsets = np.concatenate([chunk.offsets for chunk in fresh.chunks(7)])
     assert offsets.tolist() == [place for place in range(len(IDS_N)) if place not in (5, 6, 8)]
     partly = rows(IDS_N[[6]].tolist())
-    left = partly.set_apart(suspect)
-    assert left is not None and left.is_suspect and left.offsets.tolist() == [5, 8] and partly.left == len(IDS_N) - 3
-    assert partly.set_apart(Chunk.of(np.array([6]))) is None and partly.left == len(IDS_N) - 3
+    assert partly.set_apart(suspect).tolist() == [0, 2] and partly.left == len(IDS_N) - 3
+    assert not len(partly.set_apart(Chunk.of(np.array([6])))) and partly.left == len(IDS_N) - 3
 
 
 @pytest.mark.long

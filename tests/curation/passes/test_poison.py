@@ -1,30 +1,26 @@
 """Which row kills its process, against a process that dies on given rows, or now and then."""
 
 import random
-from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from curation.passes.cutting import Chunk
-from curation.passes.poison import PARTS, divide_suspect
+from curation.passes.poison import PARTS, PoisonSearch
 
 
 def work_on(num_rows, poison, *, max_row_retries=1, rng=None, rate=0.0):
-    """The poison, the chunks that were done without harm, and the deaths that they report."""
-    waiting, found, done, deaths = [Chunk.of(np.arange(num_rows))], [], [], 0
-    while waiting:
-        chunk = waiting.pop(0)
-        rows = chunk.offsets.tolist()
-        if chunk.is_poison:
-            found += rows
-        elif poison & set(rows) or (rng is not None and rng.random() < rate):
-            waiting = [*divide_suspect(chunk, max_row_retries=max_row_retries), *waiting]
-            continue
+    """Attempts until one is through: the knowledge at its end, and the pieces that each attempt did without harm."""
+    text, attempts = PoisonSearch.of(num_rows).to_json(), []
+    while True:
+        known, done = PoisonSearch.from_json(text), []
+        known.begin(max_row_retries=max_row_retries)
+        for piece in known.pieces():
+            text = known.to_json()
+            if poison & set(piece) or (rng is not None and rng.random() < rate):
+                break
+            done.append(list(piece))
         else:
-            done.append(rows)
-        deaths += chunk.deaths
-    return found, done, deaths
+            return known, [*attempts, done]
+        attempts.append(done)
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 16, 17, 100, 256, 1024])
@@ -32,34 +28,36 @@ def work_on(num_rows, poison, *, max_row_retries=1, rng=None, rate=0.0):
 def test_exactly_the_poison_is_found_and_every_other_row_done_once(num_rows, num_poison):
     rng = random.Random(num_rows)
     poison = set(rng.sample(range(num_rows), min(num_poison, num_rows)))
-    found, done, _ = work_on(num_rows, poison)
-    assert sorted(found) == sorted(poison)
-    assert sorted(row for rows in done for row in rows) == sorted(set(range(num_rows)) - poison)
+    known, attempts = work_on(num_rows, poison)
+    assert set(known.poison) == poison
+    assert sorted(row for piece in attempts[-1] for row in piece) == sorted(set(range(num_rows)) - poison)
 
 
 def test_one_poison_row_costs_two_deaths_to_find_and_two_to_be_sure():
-    _, done, deaths = work_on(PARTS**2, {77})
-    assert deaths == 4
-    assert sorted(map(len, done)) == [1] * (PARTS - 1) + [PARTS] * (PARTS - 1), "the rest of its part row by row"
-    assert work_on(PARTS**2, {77}, max_row_retries=3)[2] == 6
+    known, attempts = work_on(PARTS**2, {77})
+    assert known.num_deaths == 4
+    assert len(attempts[-1]) <= PARTS  # the last attempt does the rest of its part alone, and else all at once
+    assert work_on(PARTS**2, {77}, max_row_retries=3)[0].num_deaths == 6
 
 
 def test_without_a_death_the_chunk_is_one_piece():
-    assert work_on(50, set()) == ([], [list(range(50))], 0)
+    known, attempts = work_on(50, set())
+    assert known.is_whole and attempts == [[list(range(50))]]
 
 
 def test_deaths_by_chance_seldom_condemn_a_row():
     """Processes that are killed at 5 % of all pieces: no row dies alone twice but by that chance squared."""
     condemned = 0
     for seed in range(200):
-        found, done, _ = work_on(64, set(), rng=random.Random(seed), rate=0.05)
-        condemned += len(found)
-        assert sorted([*found, *(row for rows in done for row in rows)]) == list(range(64))
+        rng = random.Random(seed)
+        known, attempts = work_on(64, set(), rng=rng, rate=0.05)
+        condemned += len(known.poison)
+        assert sorted([*known.poison, *(row for piece in attempts[-1] for row in piece)]) == list(range(64))
     assert condemned <= 2
 
 
-def test_what_is_left_of_a_suspect_row_keeps_its_history():
-    (chunk,) = divide_suspect(Chunk.of(np.array([7])), max_row_retries=1)
-    assert (chunk.is_suspect, chunk.solo_crashes, chunk.deaths, chunk.is_poison) == (True, 1, 1, False)
-    assert chunk.only(np.array([0])) == chunk and chunk.only(np.array([], dtype=np.int64)) is None
-    assert divide_suspect(chunk, max_row_retries=1) == [replace(chunk, solo_crashes=2, deaths=2, is_poison=True)]
+def test_a_chunk_whose_node_was_lost_is_begun_again_as_it_was():
+    known = PoisonSearch.of(50)
+    next(known.pieces())
+    known.begin(max_row_retries=1, taken_along=True)
+    assert known.is_whole and list(known.pieces()) == [list(range(50))]
