@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from curation import arms
 from curation.config import AskConfig, DomainConfig, RunConfig, SftConfig
 from curation.config.evaluation import MAIN
-from curation.domains import get_domain, get_preference_function
+from curation.domains import DOMAINS, get_domain, get_preference_function
 from curation.errors import ConfigError
 from curation.hashing import derive
 from curation.json_types import JsonView
@@ -175,11 +175,13 @@ def _describe_model_tests(
     """Return the grades of one model by one decoding, one table per test run.
 
     Answers are kept for other runs if reference and backend determine them. They do not for models that a run trains or
-    makes, for adapters, for labels that are only read, and for backends in a user's own module, whose code may change.
+    makes, for adapters, for labels that are only read, and for backends and domains in a user's own module, whose code
+    may change.
     """
     evaluation, kept_in = generation.config.evaluation, generation.config.evaluations
     model, backend = answering.model, answering.backend
-    is_ours = isinstance(backend, Out) or (":" not in backend and BACKENDS[backend].weights)
+    is_ours = domain.name in [*DOMAINS]
+    is_ours = is_ours and (isinstance(backend, Out) or (":" not in backend and BACKENDS[backend].weights))
     is_pinned = isinstance(model, ModelRef) and model.revision is not None and model.adapter is None
     is_kept = kept_in is not None and is_pinned and is_ours and not answering.ask.reads_given
     drawn, kind = evaluation.decodings[decoding], "" if decoding == MAIN else f"-{decoding}"

@@ -21,7 +21,7 @@ from curation.passes.job import PassResult
 from curation.refs import TableRef, fingerprint
 from curation.rundir.graph import Done, setting
 from curation.rundir.run import Task
-from curation.stages.label import Label, count_labels
+from curation.stages.label import Label, check_errors, count_labels
 from curation.stages.label_chunks import LabelJob
 from curation.storage.paths import Place, to_place, write_atomically
 from curation.tables import io
@@ -49,6 +49,7 @@ class AnswerOnce(Label):
             entry = make_entry(job, to_place(self.kept_in), revision=self.revision)
             if (kept := find(entry)) is not None:
                 table = io.write(kept.labels, job.labels_uri)
+                check_errors(table, job.teacher.max_error_rate, job.examples)
                 task.say(f"the answers are those of {kept.run}, kept in {entry.path}")
                 task.manifest.event("recalled", stage=task.name, run=kept.run, entry=str(entry.path))
                 result = PassResult(table=table, rows=0, seconds=time.monotonic() - begun, deaths=0, teachers=[])
@@ -84,8 +85,8 @@ class KeptLabels(NamedTuple):
 def make_entry(job: LabelJob, folder: Place, *, revision: int) -> Entry:
     """Return the place of the labels that the ``job`` of a stage's ``revision`` makes."""
     assert job.model is not None, "only answers of models with weights are kept"
-    columns = ["row_id", *get_domain(job.domain).columns.names]
-    rows = io.read(job.examples, columns, filter="error IS NULL").sort_by("row_id").to_pylist()
+    columns = ["row_id", "error", *get_domain(job.domain).columns.names]
+    rows = io.read(job.examples, columns).sort_by("row_id").to_pylist()
     key = {
         "model": job.model.to_json(),
         "ask": job.teacher.without({*AskConfig.SPREAD, "decoding"}).to_key(),
