@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 from curation import arms
 from curation.config import AskConfig, DomainConfig, RunConfig, SftConfig
 from curation.config.evaluation import MAIN
-from curation.domains import DOMAINS, get_domain, get_preference_function
+from curation.domains import get_domain, get_preference_function
 from curation.errors import ConfigError
 from curation.hashing import derive
 from curation.json_types import JsonView
 from curation.pipeline.grading import describe_grades
 from curation.pipeline.roles import GenerationSpec, Known, describe_base_model, describe_teacher_use, describe_training
 from curation.refs import ModelRef, fingerprint
-from curation.registry import BACKENDS, METHODS
+from curation.registry import BACKENDS, DOMAINS, METHODS
 from curation.rundir.graph import Model, Out, Stage, to_plain_json, with_outs
 from curation.stages.answers import AnswerOnce
 from curation.stages.asking import TeacherUse

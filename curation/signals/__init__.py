@@ -1,7 +1,7 @@
 """Signals: scores that arms need beyond the labelling pass, one float per pool row, in a column of the labels table.
 
 A signal asks a model further questions about a row and its weak label (paper, App. "Baseline Details"). Each is one
-class and one line in ``curation.arms.TRUST``; :func:`curation.signals.measure.measure` asks, by any
+file with one class and one line in ``curation.arms.TRUST``; :func:`curation.signals.measure.measure` asks, by any
 teacher.
 """
 

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import signature
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.nn.functional import linear
 from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import LinearAttentionCacheLayerMixin
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, LinearAttentionCacheLayerMixin
 
 from curation.config.states import LAST
 from curation.errors import ModelError
@@ -59,6 +60,11 @@ class Prefix:
         in_place = LinearAttentionCacheLayerMixin  # a recurrent state is overwritten; keys and values are replaced
         cache.layers = [deepcopy(layer) if isinstance(layer, in_place) else copy(layer) for layer in self.cache.layers]
         return Prefix(cache=cache, mask_BT=self.mask_BT, length_B=self.length_B, layers=self.layers)
+
+    def has_room(self, num_tokens: int) -> bool:
+        """Return whether each of so many further tokens would see its whole row, with no layer's window full."""
+        windows = [layer.sliding_window for layer in self.cache.layers if isinstance(layer, DynamicSlidingWindowLayer)]
+        return self.width + num_tokens < min(windows, default=self.width + num_tokens + 1)
 
 
 class ForwardPass(NamedTuple):
@@ -114,6 +120,32 @@ class Forward:
         prefix.length_B = prefix.length_B + width
         return self._run_pass(prefix, ids_BT, position_BT, keep=width, logits=logits)
 
+    def branch(
+        self,
+        prefix: Prefix,
+        ids_BT: torch.Tensor,
+        depth_BT: torch.Tensor,
+        sees_BTN: torch.Tensor,
+        *,
+        logits: bool = True,
+    ) -> ForwardPass:
+        """Feed further tokens of several continuations of each row, and add them to ``prefix`` in place.
+
+        ``depth_BT`` is a token's index within its continuation; ``sees_BTN`` is whether a token sees each of the N
+        tokens fed after the prompt, these included, besides the prompt. Requires :attr:`takes_branches` and
+        ``prefix.has_room``. ``logits`` is as in :meth:`extend`.
+        """
+        width, (num_rows, num_new, num_fed) = prefix.width + ids_BT.shape[1], sees_BTN.shape
+        prompt_BT = prefix.mask_BT
+        if prompt_BT is None:
+            prompt_BT = torch.ones((num_rows, width - num_fed), dtype=torch.bool, device=self.device)
+        sees_BTK = torch.cat([prompt_BT.bool()[:, None].expand(-1, num_new, -1), sees_BTN], dim=2)
+        dtype = self._model.dtype
+        mask_B1TK = torch.zeros((num_rows, 1, num_new, width), dtype=dtype, device=self.device)
+        mask_B1TK.masked_fill_(~sees_BTK[:, None], torch.finfo(dtype).min)
+        position_BT = prefix.length_B[:, None] + depth_BT
+        return self._run_pass(prefix, ids_BT, position_BT, keep=num_new, mask=mask_B1TK, logits=logits)
+
     def logprobs(self, read_KD: torch.Tensor, k_C: torch.Tensor, token_C: torch.Tensor) -> torch.Tensor:
         """Return log-probabilities, float32 [C], of ``token_C``, each given the head's input at index ``k_C``.
 
@@ -153,6 +185,38 @@ class Forward:
         same_shape = found_11V.shape == expected_11V.shape
         return same_shape and torch.allclose(found_11V, expected_11V, rtol=4 * eps, atol=400 * eps)
 
+    @cached_property
+    def takes_branches(self) -> bool:
+        """Whether the model follows the mask of :meth:`branch`, tested on two short continuations of a row.
+
+        The second continuation must not see the first, so the error is compared with the change that seeing it would
+        make. Models that have a recurrent state or compute positions themselves fail the test.
+        """
+        known = (DynamicLayer, DynamicSlidingWindowLayer)
+        config = self._model.config.get_text_config()
+        layers = DynamicCache(config=self._model.config).layers
+        if (
+            not all(type(layer) in known for layer in layers)
+            or not {"full_attention", "sliding_attention"} >= set(getattr(config, "layer_types", None) or ())
+            or config._attn_implementation not in ("sdpa", "eager")
+            or "position_ids" not in signature(self._model.forward).parameters
+        ):
+            return False
+        first, second, third = (min(place, self.vocabulary_size - 1) for place in (3, 4, 5))
+        with torch.inference_mode():
+            prompts = [[first, second, third], [second]]
+            branched, plain, misled = (self.start(prompts)[0] for _ in range(3))
+            if not branched.has_room(3):
+                return False
+            ids_BT = self.tensor([[first, third, second]] * 2)  # the first and its successor; the other one alone
+            sees_TN = self.tensor([[1, 0, 0], [1, 1, 0], [0, 0, 1]]).bool()
+            found_BTD = self.branch(branched, ids_BT, self.tensor([[0, 1, 0]]), sees_TN.expand(2, 3, 3)).hidden_BTD
+            alone_B1D = self.extend(plain, ids_BT[:, 2:], logits=False).hidden_BTD
+            after_BTD = self.extend(misled, ids_BT, logits=False).hidden_BTD
+        change = (after_BTD[:, 2] - alone_B1D[:, 0]).abs().max()
+        errors = (found_BTD[:, :2] - after_BTD[:, :2]).abs().max(), (found_BTD[:, 2] - alone_B1D[:, 0]).abs().max()
+        return bool(max(errors) < change / 10)
+
     def tensor(self, values: Sequence[int] | Sequence[list[int]]) -> torch.Tensor:
         """Return integers as a tensor on the model's device."""
         return torch.tensor(values, device=self.device)
@@ -164,6 +228,7 @@ class Forward:
         position_BT: torch.Tensor,
         *,
         keep: int,
+        mask: torch.Tensor | None = None,
         logits: bool = True,
     ) -> ForwardPass:
         read: list[torch.Tensor] = []
@@ -176,7 +241,7 @@ class Forward:
         try:
             output = self._model(
                 input_ids=ids_BT,
-                attention_mask=prefix.mask_BT,
+                attention_mask=prefix.mask_BT if mask is None else mask,
                 position_ids=position_BT,
                 past_key_values=prefix.cache,
                 use_cache=True,

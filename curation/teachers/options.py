@@ -3,7 +3,8 @@
 An option's score is the sum of its tokens' natural-log probabilities given the prompt, without an end token. The answer
 is the likeliest option, the first one of equals, or the option that came with the row. The prompt is fed once: its last
 token's logits give the probability of each option's first token. The other probabilities come from the inner nodes of
-the options' trie (``trie``): each path of inner nodes is fed after a copy of the prompt's keys and values. If logits
+the options' trie (``trie``), which are fed after the prompt once each, as branches of one pass (``Forward.branch``). A
+model that cannot take branches is fed each path of inner nodes after a copy of the prompt's keys and values. If logits
 are exactly the head's linear product, a pass keeps the head's input, and ``Forward.logprobs`` computes the
 log-probabilities; otherwise it keeps the logits. Last, the options whose states are requested are fed, usually just the
 chosen one.
@@ -24,7 +25,7 @@ from curation.teachers.prompts import TokenisedRequest, make_scored_row
 from curation.teachers.trie import Trie
 
 MAX_LOGITS = 2**27
-"""Maximum number of logits (0.5 GiB in float32) per pass; longer inputs are fed in pieces."""
+"""Maximum number of logits (0.5 GiB in float32), or of mask entries, per pass; longer inputs are fed in pieces."""
 
 Fed = list[tuple[int, int, int, int]]  # nodes that a pass was fed: its row and position there, the trie, the node
 
@@ -43,8 +44,10 @@ def score_options(
     logprobs = [[0.0] * len(trie.tokens) for trie in tries]  # of each node's token after its parent
     roots = [(place, 0, place, 0) for place in range(len(rows))]
     _take(forward, ForwardPass(logits_B1V, hidden_B1D), tries, logprobs, roots, linear=False)
-    for passed, fed in _iter_paths(forward, prefix, tries, config.batch_tokens):
-        _take(forward, passed, tries, logprobs, fed, linear=forward.head_is_linear)
+    if width := max(len(trie.inner) for trie in tries):
+        feed = _iter_branches if prefix.has_room(width) and forward.takes_branches else _iter_paths
+        for passed, fed in feed(forward, prefix, tries, config.batch_tokens):
+            _take(forward, passed, tries, logprobs, fed, linear=forward.head_is_linear)
     scored = zip(rows, tries, logprobs, strict=True)
     made = [make_scored_row(row, trie.along(values), normalise=normalise) for row, trie, values in scored]
     answers, ranked = [answer for answer, _ in made], [tokens for _, tokens in made]
@@ -69,6 +72,36 @@ def _take(
         logprob_C = logits_KV[k_C, token_C] - logits_KV.logsumexp(dim=-1)[k_C]
     for (_, _, place, child), logprob in zip(asked, logprob_C.tolist(), strict=True):
         logprobs[place][child] = logprob
+
+
+def _iter_branches(
+    forward: Forward, prefix: Prefix, tries: Sequence[Trie], batch_tokens: int
+) -> Iterator[tuple[ForwardPass, Fed]]:
+    """Feed all inner nodes as branches of one pass, or of few; yield each pass with its nodes."""
+    places = [place for place, trie in enumerate(tries) if trie.inner]
+    grown = prefix.select(forward.tensor(places)) if len(places) < len(tries) else prefix.fork()
+    grown.layers = (LAST,)  # what the head reads
+    width = max(len(tries[place].inner) for place in places)
+    ids_BT = np.full((len(places), width), forward.pad)
+    depth_BT = np.zeros((len(places), width), dtype=np.int64)
+    sees_BTT = np.repeat(np.eye(width, dtype=bool)[None], len(places), axis=0)  # padding sees itself and the prompt
+    for b, place in enumerate(places):
+        trie = tries[place]
+        ids_BT[b, : len(trie.inner)] = [trie.tokens[node] for node in trie.inner]
+        depth_BT[b, : len(trie.inner)] = [trie.depths[node] - 1 for node in trie.inner]
+        column = {node: t for t, node in enumerate(trie.inner)}
+        for node, t in column.items():
+            if (parent := trie.parents[node]) in column:
+                sees_BTT[b, t] |= sees_BTT[b, column[parent]]
+    ids, depth, sees = (torch.from_numpy(array).to(forward.device) for array in (ids_BT, depth_BT, sees_BTT))
+    linear = forward.head_is_linear
+    piece = max(1, MAX_LOGITS // (len(places) * (prefix.width + width if linear else forward.vocabulary_size)))
+    for begin in range(0, width, piece):
+        part = slice(begin, begin + piece)
+        seen = sees[:, part, : begin + piece]
+        passed = forward.branch(grown, ids[:, part], depth[:, part], seen, logits=not linear)
+        fed = [(b, t, place, node) for b, place in enumerate(places) for t, node in enumerate(tries[place].inner[part])]
+        yield passed, fed
 
 
 def _iter_paths(

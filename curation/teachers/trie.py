@@ -20,7 +20,7 @@ class Trie:
     """A trie of options' tokens; nodes are numbered from the root, 0 (the prompt's last token), parents first."""
 
     def __init__(self, options: Sequence[Sequence[int]]) -> None:
-        self.tokens, self.parents = [-1], [-1]
+        self.tokens, self.parents, self.depths = [-1], [-1], [0]
         self.children: list[dict[int, int]] = [{}]  # children of each node, by token
         self.ends: list[int] = []  # last node of each option
         for option in options:
@@ -31,6 +31,7 @@ class Trie:
                     child = self.children[node][token] = len(self.tokens)
                     self.tokens.append(token)
                     self.parents.append(node)
+                    self.depths.append(self.depths[node] + 1)
                     self.children.append({})
                 node = child
             self.ends.append(node)

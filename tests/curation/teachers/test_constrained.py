@@ -11,6 +11,7 @@ from curation.domains.given import as_asked
 from curation.models import create, load_model, load_tokenizer, resolve
 from curation.signals import label_request
 from curation.teachers import Request, load_teacher
+from curation.teachers.forward import Forward
 from curation.teachers.prompts import OptionTokens, tokenise
 from tests.conftest import ROOT
 
@@ -158,12 +159,13 @@ def test_scored_equals_exhaustive_scoring_in_every_family(any_model, examples):
     check_scored(any_model, examples[:8])
 
 
-def test_paths_in_several_passes_give_what_they_give_in_one(base, examples):
+def test_paths_give_what_branches_give(base, examples, monkeypatch):
     requests = asked(examples[:12], SCORED)
-    whole = rows_of(teacher_of(base).label(requests, SCORED, seed=0))
+    branched = rows_of(teacher_of(base).label(requests, SCORED, seed=0))
+    monkeypatch.setattr(Forward, "takes_branches", False)
     for row_id, row in rows_of(teacher_of(base, batch_tokens=600).label(requests, SCORED, seed=0)).items():
-        assert row["completion"] == whole[row_id]["completion"]
-        np.testing.assert_allclose(row["option_logprobs"], whole[row_id]["option_logprobs"], atol=1e-4)
+        assert row["completion"] == branched[row_id]["completion"]
+        np.testing.assert_allclose(row["option_logprobs"], branched[row_id]["option_logprobs"], atol=1e-4)
 
 
 @pytest.mark.long
@@ -275,3 +277,8 @@ def test_remembered_tokens_of_options_are_those_of_the_whole_text(base, examples
         for row in tokenise(tokenizer, some, chat_template=False, known=known):
             wholes = [tokenizer(row.request.prompt + option)["input_ids"] for option in row.request.options]
             assert [row.prompt + tokens for tokens in row.options] == wholes
+
+
+def test_only_models_that_follow_the_mask_take_branches(any_model):
+    family = load_model(any_model).config.model_type
+    assert teacher_of(any_model)._forward.takes_branches == (family not in ("lfm2",))

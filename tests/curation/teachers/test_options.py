@@ -174,34 +174,33 @@ def test_mcqa_results_do_not_depend_on_the_batch(qwen, monkeypatch):
     [
         ("letters", ("prompt_last",), ["prompts"]),
         ("letters", ("output_last",), ["prompts", "chosen"]),
-        ("texts", ("output_last",), ["prompts", "paths", "texts"]),
+        ("texts", ("output_last",), ["prompts", "branches", "texts"]),
     ],
 )
 def test_mcqa_prompts_are_fed_once(qwen, style, states, expected):
     """No second pass over the prompts; options of one token cost one more step, and none without states."""
     teacher = make(qwen, states=states, batch_tokens=100_000)
-    assert teacher._forward.head_is_linear  # tried before the passes are counted
+    assert teacher._forward.takes_branches and teacher._forward.head_is_linear  # tried before the passes are counted
     fed = []
     teacher._model.register_forward_pre_hook(
         lambda module, args, kwargs: fed.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )
     requests = mcqa_requests(style)
     rows = rows_of(teacher.label(requests, SUM, seed=0))
-    inner = [{few[:k] for few in request.options for k in range(1, len(few))} for request in requests]
-    paths = [path for of in inner for path in of if not any(other != path and other.startswith(path) for other in of)]
+    inner = [len({few[:k] for few in request.options for k in range(1, len(few))}) for request in requests]
     shapes = {
         "prompts": (len(requests), max(len(request.prompt) for request in requests)),
         "chosen": (len(requests), 1),
-        "paths": (len(paths), max(map(len, paths), default=0)),
+        "branches": (len(requests), max(inner)),
         "texts": (len(requests), max(len(row["completion"]) for row in rows.values())),
     }
     assert fed == [shapes[name] for name in expected]
 
 
 def test_mcqa_the_heads_module_computes_one_position_a_pass(qwen):
-    """Options are scored from what the head reads; of the chosen ones the states alone are kept."""
+    """Branches are scored from what the head reads; of the chosen options the states alone are kept."""
     teacher = make(qwen, states=("output_mean",), batch_tokens=100_000)
-    assert teacher._forward.head_is_linear
+    assert teacher._forward.takes_branches and teacher._forward.head_is_linear
     computed = []
     head = teacher._model.get_output_embeddings()
     head.register_forward_hook(lambda module, inputs, logits: computed.append(logits.shape[1]))
