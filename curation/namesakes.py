@@ -16,12 +16,6 @@ from curation.errors import ConfigError
 
 NAMES = ("train", "tune")
 """The packages of this project beside ``curation``."""
-LIBRARIES = (
-    *("accelerate", "chess", "click", "datasets", "jinja2", "joblib", "lance", "lightgbm", "numpy", "obstore", "peft"),
-    *("pyarrow", "pydantic", "pyroaring", "ray", "safetensors", "scipy", "sklearn", "tokenizers", "torch"),
-    *("transformers", "trl", "vllm", "xxhash", "yaml"),
-)
-"""Packages that workers import."""
 HOME = Path(os.path.abspath(__file__)).parents[1]
 """The folder with these packages: a checkout, or where packages are installed."""
 
@@ -48,13 +42,23 @@ def check_folder() -> str | None:
     folder = Path(os.path.abspath(os.curdir))
     there = {path.name.removesuffix(".py") for path in folder.glob("*.py")}
     there |= {path.parent.name for path in folder.glob("*/__init__.py")}
-    for name in sorted(there.intersection(LIBRARIES)):
-        if (found := find_spec(name)) is not None and not _is_in(found, folder):  # else the driver finds it there too
+    for name in sorted(there.difference(NAMES)):
+        # An unused module of Python, such as `test`, is missed by nobody.
+        if _is_elsewhere(name, folder) and (name not in sys.stdlib_module_names or name in sys.modules):
             raise ConfigError(
                 f"{folder / name}: a module in the working directory takes the place of the library {name} on Ray's "
                 "workers; rename it, or give the command in another folder"
             )
     return f"{__name__}.claim" if folder != HOME and there.intersection(NAMES) else None
+
+
+def _is_elsewhere(name: str, folder: Path) -> bool:
+    """Return whether this process finds a module, and not in the folder."""
+    try:
+        found = find_spec(name) if name.isidentifier() else None
+    except ValueError:  # the main program has none
+        return False
+    return found is not None and not _is_in(found, folder)
 
 
 def _is_in(spec: ModuleSpec | None, folder: Path) -> bool:

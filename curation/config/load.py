@@ -43,6 +43,7 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
         raise ConfigError(f"{path}: configures a filter, as it names a {FILTERS}; give it to `curate filter`")
     if "run_dir" in raw and place.name == KEPT and place.with_name("manifest.json").is_file():
         raw["run_dir"] = str(place.absolute().parent)  # it may have been moved or copied
+        _drop_unknown(raw)
     alone, further = copy.deepcopy(raw), dict[str, Any]()
     for override in overrides:
         put_override(raw, override, place.resolve().parent)
@@ -55,6 +56,20 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
     refuse_unread(alone, runs, str(path))
     refuse_unread(further, [config], "--set")
     return config
+
+
+def _drop_unknown(raw: Json) -> None:
+    """Remove the keys of an earlier version from the configuration in a run directory, which can still be looked at."""
+    try:
+        RunConfig.model_validate(raw)
+    except ValidationError as error:
+        for item in error.errors():
+            section: Any = raw
+            for part in item["loc"][:-1]:
+                is_there = part in section if isinstance(section, dict) else isinstance(section, list)
+                section = section[part] if is_there else {}
+            if item["type"] == "extra_forbidden":
+                section.pop(item["loc"][-1], None)
 
 
 def as_config(given: RunConfig | Mapping[str, object] | str | PathLike[str]) -> RunConfig:

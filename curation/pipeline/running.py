@@ -85,7 +85,7 @@ def run_search(
             seed=config.seed,
             config_path=config_path,
             command=command,
-            versions=find_versions(),
+            versions=dict(find_versions()),
             seconds={stage.name: opened.manifest.stages[stage.name].seconds for stage in stages},
         )
         page, _ = report.write_search(content, run.directory)

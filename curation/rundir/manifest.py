@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
@@ -124,7 +124,11 @@ class Manifest:
                     f"{path}: is damaged, its text does not match its digest; restore it from a copy, or move it away "
                     "to start again"
                 )
-            stages = {name: StageRecord(**item) for name, item in from_record(raw["stages"], directory).items()}
+            known = {item.name for item in fields(StageRecord)}  # an earlier format has others, too
+            stages = {
+                name: StageRecord(**{key: value for key, value in item.items() if key in known})
+                for name, item in from_record(raw["stages"], directory).items()
+            }
             if lacks := {"identity", "files"} - raw.keys():
                 raise KeyError(*lacks)
             kept = {"bfloat16_on_cpus": False, **{name: raw[name] for name in _KEPT if name in raw}}

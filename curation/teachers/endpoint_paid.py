@@ -41,6 +41,8 @@ REFRESH_SECONDS = 1.0  # the maximum age of the knowledge of other processes' re
 ALIVE_SECONDS = 3.0
 """Seconds without growth of its record after which a process counts as dead; actors outlive a driver by some 1 s."""
 SUFFIX = ".jsonl"
+FORMAT = 2
+"""The format of answers, in each line with one: answers of another format are counted as paid, and not read."""
 
 
 def hash_request(question: Mapping[str, object]) -> str:
@@ -133,7 +135,8 @@ class Paid:
 
     def got(self, number: int, key: str, used: Usage, answer: AnsweredRow, odd: Odd) -> None:
         """Record an answer and its cost."""
-        line = {"got": number, "key": key, "tokens": used, "answer": answer, **({"odd": odd} if odd else {})}
+        line: Json = {"got": number, "key": key, "tokens": used, "format": FORMAT, "answer": answer}
+        line |= {"odd": odd} if odd else {}
         try:
             self._note(line)
         except OSError:  # it is paid: it is kept in memory until the next flush, which says whether it is written
@@ -217,7 +220,7 @@ class Paid:
                     for kind, example in line.get("odd", {}).items():
                         spending.odd[kind] += 1
                         spending.examples.setdefault(kind, example)
-                    if "key" in line:
+                    if "key" in line and line.get("format") == FORMAT:
                         self._elsewhere.pop(line["key"], None)
                         self._kept[line["key"]] = restore_row(line["answer"]) if in_memory else at
         return taken

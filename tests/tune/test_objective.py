@@ -248,7 +248,7 @@ def test_what_no_trial_could_be_measured_on_is_refused(source: TrialRows, writte
         Objective(metric="certified", folds=2).check(source, 3)
     with pytest.raises(DegenerateSourceError, match=r"0 of \d+ parsed labels are right in fold 0 of 4"):
         AUC.check(source._replace(correct_N=np.zeros_like(source.correct_N)), 3)
-    with pytest.raises(DegenerateSourceError, match=r"tune: 0 of \d+ labels are right in the fit part"):
+    with pytest.raises(DegenerateSourceError, match=r"trust: 0 of \d+ parsed weak labels are right in the fit part"):
         trial(source._replace(correct_N=np.zeros_like(source.correct_N)), point())
     with pytest.raises(SourceError, match=r"do not hold layer1_output_last; .* 898 source rows are labelled again"):
         read_source(*written, ("layer1_output_last",), BASE, 5)

@@ -136,3 +136,11 @@ def test_two_bases_may_share_one(tmp_path: Path):
     for name in ("a", "b"):
         write(tmp_path / f"{name}.yaml", {"base": "all.yaml"})
     assert load_config(write(tmp_path / "own.yaml", {"base": ["a.yaml", "b.yaml"]})).name == "all"
+
+
+def test_keys_of_an_earlier_version_in_a_run_directory_are_passed_over(tmp_path: Path):
+    selection = {**ALL["selection"], "keep": ["id"]}
+    path = write(tmp_path / "config.yaml", {**ALL, "selection": selection, "chat_preset": None, "run_dir": "elsewhere"})
+    assert "chat_preset: unknown key" in refusal(path)
+    (tmp_path / "manifest.json").write_text("{}")
+    assert load_config(path).directory == tmp_path

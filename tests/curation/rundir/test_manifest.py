@@ -208,7 +208,8 @@ def test_a_directory_of_an_earlier_format_is_read_and_not_gone_on_with(tmp_path:
     manifest.record("select", key(INPUTS), {"n": 5}, rows=5, seconds=1)
     Manifest.load(tmp_path).require_current()
     path = tmp_path / "manifest.json"
-    path.write_text(sign_text(path.read_text().replace('"format": 6', '"format": 3')))
+    text = path.read_text().replace('"format": 6', '"format": 3')
+    path.write_text(sign_text(text.replace('"rows": 5', '"rows": 5,\n   "released": false')))
     old = Manifest.load(tmp_path)
     assert old.stages["select"].outputs == {"n": 5}
     with pytest.raises(RunDirError, match=r"is of format 3, .* goes on with format 6 alone; give another name"):
