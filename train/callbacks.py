@@ -133,7 +133,7 @@ class Checkpointing(TrainerCallback):
     def __init__(self, partial: Partial, kept: StoredCheckpoints | None = None) -> None:
         """Store checkpoints in ``kept``, too, if the workers do not share the folder of ``partial``."""
         self._partial, self._kept = partial, kept
-        self._saved = self._looked = time.monotonic()
+        self._saved = time.monotonic()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
@@ -143,14 +143,8 @@ class Checkpointing(TrainerCallback):
         Raises:
             CommitError: another driver has the run directory.
         """
-        lost, now = "", time.monotonic()
-        is_due = args.process_index == 0 and now - self._saved >= CHECKPOINT_SECONDS
-        if control.should_save or now - self._looked >= fence.LOOK_SECONDS:
-            self._looked = now
-            try:
-                fence.require()
-            except CommitError as error:
-                lost = str(error)
+        is_due = args.process_index == 0 and time.monotonic() - self._saved >= CHECKPOINT_SECONDS
+        lost = str(fence.find_claim_error(read=control.should_save) or "")
         for lost_there, is_due_there in gather_values((lost, is_due)):
             if lost_there:
                 raise CommitError(lost_there)

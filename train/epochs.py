@@ -115,7 +115,8 @@ class RowTrainer(Guarded):
             SourceError: there are no rows, none within ``max_length``, or no positive trust to weight them by.
             ConfigError: the batch sizes do not divide, or the base lacks an adapter's module.
             ModelError: the base does not load.
-            TrainingError: a loss is not finite, or the base cannot have meant the first rows (``FirstStep``).
+            TrainingError: a loss is not finite, the base cannot have meant the first rows (``FirstStep``), or the disk
+                is full at a checkpoint.
         """
         start, config = time.monotonic(), settle_training(config, base)
         set_seed(seed)
@@ -129,22 +130,22 @@ class RowTrainer(Guarded):
             logging_steps=LOGGING_SHARE,
         )
         with tempfile.TemporaryDirectory(prefix="rows-") as folder:
-            rows = TokenRows(table, tokenizer, config, Path(folder) / "rows.arrow")
-            _check_rows(output.name, rows, config.max_length)
-            num_epochs = config.num_epochs(rows.num_rows)  # of all given rows: arms of one n get equal epochs
-            order = Order(rows.lengths_N, config.global_batch_size, seed)
-            args.num_train_epochs = num_epochs
-            num_steps = order.num_steps * num_epochs
-            args.warmup_steps = count_warm_up_steps(math.ceil(config.warmup_ratio * num_steps), num_steps)
-            recipe = config.without(config.RESOURCES).model_dump(mode="json")
-            unfinished = Partial.open(output, [base.to_json(), recipe, seed, rows.digest, bool(args.fsdp)], kept, args)
-            with read_once(config):
-                model = load_base(base, config)
-            check_tokens(base, tokenizer, model)
-            division = Division(order, config.micro_batch_size, args.process_index, args.world_size)
-            callbacks = [Progress(len(rows) * num_epochs, progress), Checkpointing(unfinished, kept)]
-            trainer = cls(config, rows, division, tokenizer, output.name, model, args=args, callbacks=callbacks)
-            trainer.complete(unfinished)
+            rows = TokenRows(table, tokenizer, config, Path(folder) / "rows.arrow")  # mapped: it outlives its name
+        _check_rows(output.name, rows, config.max_length)
+        num_epochs = config.num_epochs(rows.num_rows)  # of all given rows: arms of one n get equal epochs
+        order = Order(rows.lengths_N, config.global_batch_size, seed)
+        args.num_train_epochs = num_epochs
+        num_steps = order.num_steps * num_epochs
+        args.warmup_steps = count_warm_up_steps(math.ceil(config.warmup_ratio * num_steps), num_steps)
+        recipe = config.without(config.RESOURCES).model_dump(mode="json")
+        unfinished = Partial.open(output, [base.to_json(), recipe, seed, rows.digest, bool(args.fsdp)], kept, args)
+        with read_once(config):
+            model = load_base(base, config)
+        check_tokens(base, tokenizer, model)
+        division = Division(order, config.micro_batch_size, args.process_index, args.world_size)
+        callbacks = [Progress(len(rows) * num_epochs, progress), Checkpointing(unfinished, kept)]
+        trainer = cls(config, rows, division, tokenizer, output.name, model, args=args, callbacks=callbacks)
+        trainer.complete(unfinished)
         logged = [entry for entry in trainer.state.log_history if "loss" in entry]
         record = TrainingRecord(
             num_rows=len(rows),

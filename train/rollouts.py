@@ -16,7 +16,7 @@ import torch
 from curation.config.grpo import RolloutsConfig
 from curation.domains import Domain, Example, attempt
 from curation.domains.grading import check_labels
-from curation.errors import RowError
+from curation.errors import ConfigError, RowError
 from curation.escaping import format_error
 from curation.hashing import hash64, hash_unit
 from curation.models import decode_tokens
@@ -171,6 +171,11 @@ class TransformersRollouts(Rollouts):
         open_rows = set(range(len(wanted)))
         for step in range(self._config.max_tokens):
             output = model(input_ids=ids_BT, attention_mask=mask_BT, use_cache=True, logits_to_keep=1, **read)
+            if getattr(output, "past_key_values", None) is None:
+                raise ConfigError(
+                    "student.rollouts.backend: transformers draws with a cache of keys and values, and a "
+                    f"{type(model).__name__} returns none; set it to vllm, or give another base"
+                )
             logprob_BV = (output.logits[:, -1].float() / self._config.temperature).log_softmax(dim=-1)
             unit_B = torch.from_numpy(hash_unit(seeds_B, step)).to(device)
             sum_BV = logprob_BV.double().exp().cumsum(dim=-1)
@@ -180,9 +185,11 @@ class TransformersRollouts(Rollouts):
             for row, (token, logprob) in enumerate(zip(token_B1[:, 0].tolist(), of_tokens, strict=True)):
                 tokens[row].append(token)
                 logprobs[row].append(logprob)
+                if row not in open_rows:
+                    continue  # what is drawn after its end is cut off
                 has_stop = tail and any(stop in self._decode(tokens[row][-tail:]) for stop in self._config.stop)
                 if token in self._ends or has_stop:
-                    open_rows.discard(row)  # what is drawn after its end is cut off
+                    open_rows.discard(row)
             if not open_rows:
                 break
             ids_BT, mask_BT = token_B1, torch.cat([mask_BT, torch.ones_like(token_B1)], dim=1)

@@ -1,8 +1,10 @@
-"""``transformers.Trainer`` for trainings here: it stops at a loss or gradient that is not finite."""
+"""``transformers.Trainer`` for trainings here: it stops at a non-finite loss or gradient, and at a full disk."""
 
 import contextlib
+import errno
 import math
 import pickle
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from accelerate.utils import (  # type: ignore[import-untyped]
     FullyShardedDataParallelPlugin,
     patch_environment,
 )
+from safetensors import SafetensorError
 from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PrinterCallback, Trainer
@@ -36,6 +39,11 @@ SHOWN_ROWS = 20
 """Maximum number of row ids in a message."""
 READ_ONCE = {"ACCELERATE_USE_FSDP": "true", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}
 """Environment variables that make ``transformers`` read a model's weights only in the first worker."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""Errors of a file system that trying again does not mend."""
+HIDDEN = ("PytorchStreamWriter failed", "inline_container.cc", *(f"(os error {number})" for number in FULL))
+"""Words of torch's and safetensors' writers, which hide these errors in their own."""
 
 
 class FirstStep:
@@ -176,7 +184,7 @@ def shift_warm_up(scheduler: Any, warm_up: int) -> Any:
 
 
 class Guarded(Trainer):
-    """A trainer, or a mixin before one, that stops at non-finite values and shards on CPUs.
+    """A trainer, or a mixin before one, that stops at non-finite values and full disks, and shards on CPUs.
 
     All workers stop together. Subclasses call :meth:`remember` for each micro-batch.
     """
@@ -251,3 +259,30 @@ class Guarded(Trainer):
             f"{', '.join(map(str, named[:SHOWN_ROWS]))}{more}; look at these rows, or lower learning_rate; the last "
             "checkpoint is kept"
         )
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        problem = ""
+        try:
+            super()._save_checkpoint(model, trial)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            problem = _find_full_disk(error)
+            if not problem:
+                raise
+        if problems := [text for text in gather_values(problem) if text]:
+            folder = Path(str(self.args.output_dir))
+            shutil.rmtree(folder / f"checkpoint-{self.state.global_step}", ignore_errors=True)
+            raise TrainingError(
+                f"the checkpoint of step {self.state.global_step} was not saved to {folder}: {problems[0]}; make "
+                "room there and run the same command to resume from the checkpoint before"
+            )
+
+
+def _find_full_disk(error: BaseException | None) -> str:
+    """Return the words of the file system's error behind an error, or "" if there is none of ``FULL``."""
+    while error is not None:
+        text = str(error)
+        is_hidden = isinstance(error, (RuntimeError, SafetensorError)) and any(words in text for words in HIDDEN)
+        if is_hidden or (isinstance(error, OSError) and error.errno in FULL):
+            return text.splitlines()[0]
+        error = error.__cause__ or error.__context__
+    return ""

@@ -156,6 +156,10 @@ class Objective:
                     "but both right and wrong ones are needed; give more source rows or fewer folds"
                 )
 
+    def check_default(self, source: TrialRows, trust: TrustConfig, *, fold: int, seed: int) -> None:
+        """Raise as every trial of these settings would that holds ``fold`` out (:func:`train.trust.check_parts`)."""
+        check_parts(source.rows(trust, source.fold_N(self.folds, seed) == fold, seed=seed), trust)
+
     def value(
         self, raw_N: Floats, trust_N: Floats, correct_N: Bools, parsed_N: Bools, cluster_N: Int64s | None = None
     ) -> float:

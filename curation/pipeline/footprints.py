@@ -1,8 +1,10 @@
 """The least memory that actors and training workers of a run need, compared with the memory that they have.
 
-Weights, gradients and the optimizer's state are counted, by the size of the checkpoint; activations, caches and the
-weights of adapters come on top. What exceeds the memory is refused before anything is labelled. Models that the run
-makes from scratch, quantised ones, and models in a single file that is not on this machine are left out.
+Weights, gradients and the optimizer's state are counted, by the headers of the checkpoint's files; activations, caches
+and the weights of adapters come on top. What exceeds the memory is refused before anything is labelled. Where only an
+index of files elsewhere is read, its number of bytes is taken for that of weights in the type of ``config.json``, and
+what exceeds the memory is a warning. Models that the run makes from scratch, quantised ones, and models in a single
+file that is not on this machine are left out.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +21,7 @@ from curation.heavy import torch
 from curation.models.dtypes import AUTO, HALF, HALF_TRAINING, read_own_dtype, takes_bfloat16_on_cpus
 from curation.models.own_code import read_model_file
 from curation.storage.paths import to_place
-from curation.storage.weights import INDEX, MODEL
+from curation.storage.weights import INDEX, count_parameters
 
 GIB = 2**30
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -32,6 +34,9 @@ class Checkpoint(NamedTuple):
 
     parameters: float
     dtype: str
+    """The type in ``config.json``, to which ``dtype: auto`` resolves; the files may have another."""
+    counted: bool = True
+    """Whether the parameters were counted, not estimated from a number of bytes."""
 
 
 class Process(NamedTuple):
@@ -45,28 +50,31 @@ class Process(NamedTuple):
     """Share of that memory that the process may take."""
     on_gpu: bool
     mend: str
+    counted: bool
+    """Whether the need follows from counted parameters (:class:`Checkpoint`)."""
 
 
 def read_checkpoint(model: ModelConfig) -> Checkpoint | None:
     """Return the size of a model's weights, or None if it is not counted."""
     ref = models.pin_model(model)
-    path, config = to_place(ref.base) / f"{MODEL}.safetensors", read_model_file(ref, "config.json") or {}
-    size = ((read_model_file(ref, INDEX) or {}).get("metadata") or {}).get("total_size")
-    if size is None and isinstance(path, Path) and path.is_file():
-        size = path.stat().st_size
+    folder, config = to_place(ref.base), read_model_file(ref, "config.json") or {}
     dtype = read_own_dtype(ref) or "float32"
-    if size is None or dtype not in BYTES or config.get("quantization_config"):
+    if dtype not in BYTES or config.get("quantization_config"):
         return None
-    return Checkpoint(float(size) / BYTES[dtype], dtype)
+    num = count_parameters(folder) if isinstance(folder, Path) else None
+    if num is not None:
+        return Checkpoint(num, dtype)
+    size = ((read_model_file(ref, INDEX) or {}).get("metadata") or {}).get("total_size")
+    return None if size is None else Checkpoint(float(size) / BYTES[dtype], dtype, counted=False)
 
 
 def iter_memory_lines(
     config: RunConfig, read: Callable[[ModelConfig], Checkpoint | None] = read_checkpoint
 ) -> Iterator[str]:
-    """Yield a line for each actor and worker with the memory that it needs and, on this machine, has.
+    """Yield a line for each actor and worker with its needed and available memory; warnings begin with "warning:".
 
     Raises:
-        ConfigError: a process cannot fit; the message has all that cannot, and remedies.
+        ConfigError: a process cannot fit by the headers of its model; the message has all that cannot, and remedies.
     """
     here = capacity.find_address(config.ray) == capacity.LOCAL
     on_cpu: int | None = memory.read_usable_memory().total if here else None
@@ -80,10 +88,12 @@ def iter_memory_lines(
         line = f"memory of {process.who} ({process.model}): at least {process.needs / GIB:,.1f} GiB"
         if there is not None:
             line += f" of {there * process.share / GIB:,.1f} GiB" + (" of a GPU" if process.on_gpu else "")
-        if there is not None and process.needs > there * process.share:
+        if there is None or process.needs <= there * process.share:
+            yield line
+        elif process.counted:
             refused.append(f"{line}, which cannot fit: {process.mend}")
         else:
-            yield line
+            yield f"warning: {line}, by the size that its index gives, may not fit: {process.mend}"
     if refused:
         raise ConfigError("\n".join(refused))
 
@@ -105,6 +115,7 @@ def iter_processes(config: RunConfig, read: Callable[[ModelConfig], Checkpoint |
             gpus > 0,
             "set teacher.dtype: bfloat16 where it is float32, take a larger card or a smaller model, or raise "
             "teacher.actors.num_gpus with vllm.engine.tensor_parallel_size",
+            found.counted,
         )
     trainings: list[tuple[str, str, object]] = []
     if ask.adapt is not None:
@@ -120,13 +131,19 @@ def _iter_training_processes(recipe: LmStudentConfig, who: str, path: str, found
     frozen = found.parameters * BYTES[_choose_type(recipe.compute_dtype, found, HALF_TRAINING if on_gpu else ())]
     compares = recipe.method == "dpo" or (isinstance(recipe, GrpoConfig) and recipe.kl > 0)  # with a frozen base
     trained = TRAINED * found.parameters + (frozen if compares else 0)
+    mend = [] if recipe.lora is not None else ["train an adapter (lora)"]
+    if recipe.sharding == "fsdp":
+        mend.append("raise num_workers")
+    elif recipe.method != "dpo":  # which needs the weights as a whole
+        mend.append("set sharding: fsdp with more workers")
     yield Process(
         f"a worker in the {who}",
         path,
         (frozen if recipe.lora is not None else trained) / shards,
         min(1.0, recipe.gpus_per_worker) if on_gpu else 1.0,
         on_gpu,
-        "train an adapter (lora), set sharding: fsdp with more workers, or take a larger card or machine",
+        ", or ".join([*mend, "take a larger card" if on_gpu else "take a machine with more memory"]),
+        found.counted,
     )
     if isinstance(recipe, GrpoConfig) and on_gpu and recipe.rollouts.backend != "transformers":
         yield Process(
@@ -136,6 +153,7 @@ def _iter_training_processes(recipe: LmStudentConfig, who: str, path: str, found
             recipe.rollouts.gpu_memory,
             on_gpu,
             "raise student.rollouts.gpu_memory or student.rollouts.tensor_parallel, or take a larger card",
+            found.counted,
         )
 
 

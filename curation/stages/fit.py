@@ -167,7 +167,9 @@ class Search(Stage):
         """Search, fit the best trust function on the whole source, and write the trials to the stage's directory."""
         from tune.fits import Fits
         from tune.objective import read_source
+        from tune.search import make_folds
         from tune.search import search as search_space
+        from tune.space import Point
 
         tune, trust, seed = self.tune, self.trust.without(self.trust.RESOURCES), self.seed
         space, objective = _make_search(tune, trust, tuple(self.stored), self.share, self.risk)
@@ -175,6 +177,8 @@ class Search(Stage):
         if num_left_out:
             task.say(f"{num_left_out:,} graded rows lack one of {', '.join(space.inputs)}; no trial reads them")
         objective.check(source, seed)
+        first, _ = make_folds(tune, seed)
+        objective.check_default(source, Point.default(space.base).trust, fold=first.number, seed=first.seed)
         fits = Fits(source, objective, tune, task.directory)
         with task.progress() as update:
             found = search_space(fits, space, objective, tune, seed=seed, say=task.say, update=update)

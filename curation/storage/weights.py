@@ -5,7 +5,9 @@ the header, which says where each tensor's bytes are (https://github.com/hugging
 """
 
 import json
+import math
 import tempfile
+from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
@@ -20,6 +22,8 @@ GGUF = ".gguf"
 """Ending of llama.cpp's quantised weights, whose numbers differ from those of the original model."""
 MAX_HEADER = 100_000_008
 """Maximum number of bytes before the tensors that the safetensors library reads."""
+FLOATS = ("F64", "F32", "F16", "BF16")
+"""A safetensors header's names of the types of parameters; other tensors are buffers, or packed."""
 
 
 def check_weights(folder: Place, stem: str = MODEL) -> None:
@@ -60,6 +64,30 @@ def check_weights(folder: Place, stem: str = MODEL) -> None:
             )
 
 
+def count_parameters(folder: Path) -> int | None:
+    """Return the number of parameters of a local model by its headers, or None if a file of weights is not there.
+
+    Raises:
+        ModelError: a file is damaged or no safetensors file.
+    """
+    files = {f"{MODEL}.safetensors"}
+    if not (folder / f"{MODEL}.safetensors").is_file() and (folder / INDEX).is_file():
+        tensors = _read_index(folder / INDEX)
+        check_names(str(folder / INDEX), tensors)
+        files = set(tensors.values())
+    if not all((folder / name).is_file() for name in files):
+        return None
+    num = 0
+    for name in files:
+        try:
+            with safe_open(folder / name, framework="numpy") as file:
+                slices = map(file.get_slice, file.keys())
+                num += sum(math.prod(part.get_shape()) for part in slices if part.get_dtype() in FLOATS)
+        except (SafetensorError, OSError) as error:
+            raise _make_damage_error(folder / name, error) from error
+    return num
+
+
 def check_names(index: str, names: object) -> None:
     """Raise ``ModelError`` for an index, if not ``None``, that names other files than safetensors beside it."""
     for name in sorted({str(name) for name in names.values()} if isinstance(names, dict) else ()):
@@ -92,4 +120,8 @@ def _read_tensor_names(path: Place, size: int) -> set[str]:
             with safe_open(copy.name if isinstance(path, Remote) else path, framework="numpy") as file:
                 return set(file.keys())
         except (SafetensorError, OSError) as error:
-            raise ModelError(f"{path}: is damaged or no safetensors file ({error}); copy the model again") from error
+            raise _make_damage_error(path, error) from error
+
+
+def _make_damage_error(path: Place, error: Exception) -> ModelError:
+    return ModelError(f"{path}: is damaged or no safetensors file ({error}); copy the model again")

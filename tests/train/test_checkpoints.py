@@ -3,6 +3,7 @@
 import errno
 import json
 import pickle
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ import pyarrow as pa
 import pytest
 import torch
 import transformers
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from small_disk import small_disk
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 import train.callbacks
@@ -21,11 +25,15 @@ import train.sft
 from benchmarks.hostile_case import RAN
 from benchmarks.hostile_models import Payload
 from curation.config import SftConfig
-from curation.errors import TrainingError
+from curation.errors import CommitError, TrainingError
 from curation.models import create, load_model
 from curation.refs import ModelRef, TableRef
+from curation.storage.conditional import make_register
+from curation.storage.lease import Lease
+from train import fence
 from train.callbacks import SEAL, Checkpointing, Partial
 from train.sft import compute_completion_loss, fine_tune, train_sft
+from train.trainer import _find_full_disk
 
 pytestmark = pytest.mark.long
 
@@ -127,7 +135,7 @@ def test_a_truncated_checkpoint_is_passed_over_and_the_result_is_the_same(
 
 
 @pytest.mark.parametrize("hidden", [False, True])
-def test_on_a_full_disk_the_last_good_checkpoint_stays(
+def test_a_full_disk_names_the_step_and_the_last_good_checkpoint_stays(
     case: Case, monkeypatch: pytest.MonkeyPatch, hidden: bool
 ) -> None:
     straight = case.train("straight")
@@ -147,13 +155,59 @@ def test_on_a_full_disk_the_last_good_checkpoint_stays(
                 )
         save(content, path, **settings)
 
-    with monkeypatch.context() as patch, pytest.raises((OSError, RuntimeError)) as raised:
+    with monkeypatch.context() as patch, pytest.raises(TrainingError) as raised:
         patch.setattr(transformers.trainer.torch, "save", full)
         case.train("full")
-    assert ("No space left on device" in str(raised.value)) != hidden
+    assert "the checkpoint of step 6 was not saved to" in str(raised.value)
+    assert ("No space left on device" in str(raised.value)) != hidden and "make room there" in str(raised.value)
+    assert case.checkpoints("full") == ["checkpoint-3"]
     partial = Partial(case.directory / "full", "")
     assert partial.last_checkpoint == str(partial.checkpoints / "checkpoint-3")
     assert equal(case.train("full"), straight)
+
+
+@pytest.mark.parametrize("save", [torch.save, save_file])
+def test_a_disk_that_is_full_is_found_behind_the_errors_of_writers(tmp_path: Path, save: Any) -> None:
+    with small_disk(tmp_path / "small") as disk, pytest.raises((OSError, RuntimeError, SafetensorError)) as raised:
+        save({"weights": torch.zeros(2**23)}, disk / "weights")
+    assert _find_full_disk(raised.value)
+    assert not _find_full_disk(ConnectionError(errno.ECONNRESET, "reset")) and not _find_full_disk(RuntimeError("x"))
+
+
+def test_rows_are_read_from_a_file_whose_folder_is_gone(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    (case.directory / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(case.directory / "tmp"))
+    left: list[Path] = []
+
+    def looking(*args: Any) -> torch.Tensor:
+        left.extend((case.directory / "tmp").glob("rows-*"))
+        return compute_completion_loss(*args)
+
+    monkeypatch.setattr(train.sft, "compute_completion_loss", looking)
+    case.train("out")
+    assert not left, "a killed training leaves its rows in the folder"
+
+
+def test_a_step_takes_the_last_reading_of_the_lease_and_a_save_reads_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fence, "LOOK_SECONDS", 0.05)
+    lease = Lease(tmp_path)
+    lease.acquire()
+    with fence.around(lease.claim):
+        assert fence.find_claim_error(read=False) is None
+        register = make_register(tmp_path / "lease")
+        found = register.read()
+        assert found is not None
+        taken = json.loads(found.text) | {"owner": "another", "host": "node-7", "expires": time.time() + 600}
+        assert register.put_if_match(json.dumps(taken), found.token)
+        time.sleep(1)  # it is read in a thread
+        assert "node-7" in str(fence.find_claim_error(read=False))
+        monkeypatch.setattr(fence, "_loss", None)
+        assert "node-7" in str(fence.find_claim_error(read=True))
+    with pytest.raises(CommitError, match="node-7"), fence.around(lease.claim):
+        pass
+    lease.release()
 
 
 def test_checkpoints_come_by_time_too_and_one_is_kept(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tiny_shape import TINY
+from transformers import MambaConfig, MambaForCausalLM
 
 from curation.config import DomainConfig
 from curation.config.grpo import GrpoConfig, RolloutsConfig
@@ -259,6 +260,25 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(base: ModelRef) -> None:
         probs_V = (model(torch.tensor([[3, 4]])).logits[0, -1] / 0.5).softmax(-1).numpy()
     error_V = np.sqrt(probs_V * (1 - probs_V) / len(rollouts))
     assert (np.abs(counts_V - probs_V) < 4.5 * error_V).all()
+
+
+def test_a_model_without_a_cache_of_keys_and_values_is_refused(base: ModelRef) -> None:
+    tokenizer = load_tokenizer(base)
+    drawing = TransformersRollouts(tokenizer, RolloutsConfig(max_tokens=2), [tokenizer.eos_token_id])
+    model = MambaForCausalLM(MambaConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1))
+    with pytest.raises(ConfigError, match=r"student\.rollouts\.backend: transformers draws .* MambaForCausalLM"):
+        drawing._draw(model, [Wanted([3, 4], 1)])
+
+
+def test_stop_strings_are_sought_in_open_rows_only(base: ModelRef, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, model = load_tokenizer(base), load_model(base)
+    drawing = TransformersRollouts(tokenizer, RolloutsConfig(max_tokens=40, stop=("x",)), [*range(len(tokenizer) // 2)])
+    decoded: list[list[int]] = []
+    monkeypatch.setattr(drawing, "_decode", lambda tokens: decoded.append(tokens) or "")
+    monkeypatch.setattr(drawing, "_cut", lambda tokens, logprobs: tokens)
+    drawn = drawing._draw(model, [Wanted([3, 4], seed) for seed in make_seeds(0, range(8), 1, 0)])
+    ends = [next(n for n, token in enumerate(tokens, 1) if token < len(tokenizer) // 2) for tokens in drawn]
+    assert len(set(ends)) > 1 and len(decoded) == sum(ends)
 
 
 def test_a_stop_string_ends_an_answer(base: ModelRef) -> None:

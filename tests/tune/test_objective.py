@@ -177,6 +177,12 @@ def test_a_certified_share_of_users_counts_users() -> None:
     assert made[0] / draws <= 0.1 < 0.2 < made[1] / draws
 
 
+def test_components_that_the_default_would_not_have_are_refused_before_all_trials(source: TrialRows) -> None:
+    AUC.check_default(source, BASE.model_copy(update={"pca": SIZE}), fold=0, seed=3)
+    with pytest.raises(ConfigError, match=rf"trust\.pca: {SIZE + 1} components of \d+ rows with {SIZE} numbers"):
+        AUC.check_default(source, BASE.model_copy(update={"pca": SIZE + 1}), fold=0, seed=3)
+
+
 @pytest.mark.parametrize("kind", ["neural", "linear_probe", "boosted_trees"])
 def test_a_trial_behind_principal_components_is_that_on_scikit_learns(source: TrialRows, kind: str) -> None:
     held_N = source.fold_N(FOLDS, 3) == 1

@@ -5,14 +5,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner
+from safetensors.torch import save_file
 
 from curation import memory
 from curation.cli import main
 from curation.config import ModelConfig, RunConfig
 from curation.config.load import load_config
+from curation.config.models import as_student_config
 from curation.errors import ConfigError
-from curation.pipeline.footprints import Checkpoint, iter_memory_lines, iter_processes, read_checkpoint
+from curation.pipeline.footprints import (
+    Checkpoint,
+    _iter_training_processes,
+    iter_memory_lines,
+    iter_processes,
+    read_checkpoint,
+)
 
 ROOT = Path(__file__).parents[3]
 BILLION = 10**9
@@ -45,11 +54,56 @@ def test_what_cannot_fit_is_refused_with_the_mend(tmp_path: Path, monkeypatch: p
         list(iter_memory_lines(config, lambda _: Checkpoint(10 * BILLION, "float32")))
 
 
-def test_the_parameters_of_a_local_model_follow_from_its_weights(tiny_model: Any) -> None:
-    base = Path(getattr(tiny_model, "base", tiny_model))
-    found = read_checkpoint(ModelConfig(path=str(base)))
-    size = (base / "model.safetensors").stat().st_size
-    assert found is not None and found == (size / 4, "float32")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("num_files", [1, 2])
+def test_the_parameters_of_a_local_model_are_those_of_its_headers(tmp_path: Path, dtype: str, num_files: int) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3", "dtype": "bfloat16"}))
+    weights = {"a": torch.zeros(6, 4), "b": torch.zeros(5), "places": torch.zeros(9, dtype=torch.int64)}
+    weights = {
+        name: tensor.to(getattr(torch, dtype)) if name != "places" else tensor for name, tensor in weights.items()
+    }
+    if num_files == 1:
+        save_file(weights, tmp_path / "model.safetensors")
+    else:
+        names = {name: f"model-{number}.safetensors" for number, name in enumerate(weights)}
+        for name, file in names.items():
+            save_file({name: weights[name]}, tmp_path / file)
+        index = {"metadata": {"total_size": 4096}, "weight_map": names}
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    model = ModelConfig(path=str(tmp_path))
+    assert read_checkpoint(model) == Checkpoint(29, "bfloat16"), "whatever the type in the files"
+
+
+def test_what_only_a_size_in_bytes_says_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_config(str(ROOT / "examples" / "own_data" / "own.yaml"), [f"run_dir={tmp_path / 'run'}"])
+    there = memory.read_usable_memory()
+    monkeypatch.setattr(memory, "read_usable_memory", lambda: there._replace(total=10 * 2**30))
+    lines = list(iter_memory_lines(config, lambda _: Checkpoint(10 * BILLION, "float32", counted=False)))
+    assert any(
+        line.startswith("warning: memory of an actor with the teacher") and "37.3 GiB of 10.0" in line for line in lines
+    )
+    assert all("may not fit: " in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("given", "mend"),
+    [
+        (
+            {"method": "sft", "preset": "scratch"},
+            "train an adapter (lora), or set sharding: fsdp with more workers, or take a",
+        ),
+        (
+            {"method": "sft", "preset": "scratch", "sharding": "fsdp"},
+            "train an adapter (lora), or raise num_workers, or take a",
+        ),
+        ({"method": "sft", "preset": "paper"}, "set sharding: fsdp with more workers, or take a"),
+        ({"method": "dpo", "preset": "lora"}, "take a"),
+    ],
+)
+def test_the_mend_is_what_the_training_does_not_have_and_may_have(given: dict[str, str], mend: str) -> None:
+    recipe: Any = as_student_config(given)
+    found = _iter_training_processes(recipe, "training", "model", Checkpoint(BILLION, "float32"))
+    assert next(found).mend.startswith(mend)
 
 
 def test_plan_and_validate_print_the_memory_of_a_local_model(tmp_path: Path) -> None:
