@@ -39,10 +39,15 @@ def redact_value(value: object) -> Any:
     return redact_text(value) if isinstance(value, str) else value
 
 
-def iter_secrets(value: object, at: str = "") -> Iterator[str]:
-    """Yield the dotted keys of a mapping whose value is a credential, by a URL in it or by the key's name."""
-    if isinstance(value, str) and (redact_text(value) != value or (value and _KEY.search(at.rpartition(".")[2]))):
-        yield at
+def iter_secrets(value: object, at: str = "") -> Iterator[tuple[str, bool]]:
+    """Yield the dotted keys of a mapping whose value is a credential, and whether by the key's name alone.
+
+    A value that is not so by its key's name has a URL with a credential in it.
+    """
+    if isinstance(value, str):
+        has_secret = redact_text(value) != value
+        if has_secret or (value and _KEY.search(at.rpartition(".")[2])):
+            yield at, not has_secret
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield from iter_secrets(item, f"{at}.{key}" if at else str(key))

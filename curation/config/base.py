@@ -1,6 +1,7 @@
 """Base classes of the sections (strict sections, presets, recipes that Ray Train runs) and types of numbers."""
 
 import functools
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from fractions import Fraction
@@ -50,6 +51,8 @@ DISTINCT = AfterValidator(_require_distinct)
 """Validator of a list that names nothing twice."""
 NotNegative = Annotated[float, Field(ge=0)]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_OF_CLASSES = re.compile(r"(?:sources\..+\.)?domain\.(?:classes|descriptions)\.")
+"""Start of the keys that are names of classes: one may be called password_closed, as in BANKING77."""
 ACCELERATOR = "accelerator_type:"
 """Prefix of Ray's resource for an accelerator type, of which each node with that type has 1."""
 AcceleratorType = Annotated[str | None, Field(min_length=1)]
@@ -144,8 +147,11 @@ class Root(Section):
     @classmethod
     def _no_credentials(cls, value: object) -> object:
         allowed = tuple(f"{name}.{key}" for name, feature in features().items() for key in feature.credentials)
-        # A class may be called password_closed, as in BANKING77.
-        found = [key for key in iter_secrets(value) if not key.endswith(allowed) and ".classes." not in key]
+        found = [
+            key
+            for key, is_by_name in iter_secrets(value)
+            if not (key.endswith(allowed) or (is_by_name and _OF_CLASSES.match(key)))
+        ]
         if found:
             raise ValueError(
                 f"{found[0]}: holds a credential, and a configuration is written into the run directory; give it by "

@@ -67,4 +67,10 @@ class EvaluationConfig(PresetSection):
             raise ValueError(f"num_runs: {self.num_runs} greedy runs are all the same; set decoding.temperature")
         if MAIN in self.also:
             raise ValueError(f"also.{MAIN}: is the name of evaluation.decoding in reports; give it another one")
+        seen: dict[str, str] = {}
+        for name, decoding in self.decodings.items():
+            other = seen.setdefault(decoding.model_dump_json(), name)
+            if other != name:
+                of = "evaluation.decoding" if other == MAIN else f"also.{other}"
+                raise ValueError(f"also.{name}: is the same decoding as {of}; drop it")
         return self

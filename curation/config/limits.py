@@ -180,6 +180,8 @@ to have and how to get it, in which ``of`` is what is needed, and ``sources`` an
 
 def iter_problems(run: Run) -> Iterator[str]:
     """Yield each combination of settings that cannot work, with a fix."""
+    if run.teacher.reads_given:
+        yield "teacher.reads_given: follows from reader; leave it out, and set reader: {model: ...}"
     for who, need in _iter_needs(run):
         name, _, of = need.partition(":")
         has, words = CAPABILITIES[name]
@@ -271,8 +273,6 @@ def _iter_teacher_needs(run: Run) -> Iterator[tuple[str, str]]:
         yield "teacher.adapt", "adapt"
     if teacher.reader is not None:
         yield "teacher.reader", "reading"
-    if teacher.reads_given:
-        yield "teacher.reads_given", "teacher:reader"
     if teacher.states:
         yield "teacher.states", "loaded"
     if teacher.store_states is not True:

@@ -1,8 +1,9 @@
 """A YAML reader for values of JSON: plain words and numbers as in YAML 1.2, and errors that name their lines.
 
 PyYAML keeps the last of two equal keys and reads ``no`` as false, ``01`` as 1 and ``12:30`` as 750, as YAML 1.1 does.
-Here two equal keys are an error and such words are texts. Anchors may be used; a value may nest ``MAX_DEPTH`` levels
-and hold ``MAX_VALUES`` values with its anchors expanded.
+Here two equal keys are an error, such words are texts, and a value of yes, no, on or off has to say by quotes whether
+it is one. Anchors may be used; a value may nest ``MAX_DEPTH`` levels and hold ``MAX_VALUES`` values with its anchors
+expanded.
 """
 
 import re
@@ -28,10 +29,23 @@ _PLAIN = {
 }
 """Plain texts that are no text, by the type that they are, with their possible first characters. They are so to YAML
 1.1, too, so that what PyYAML writes is read as it was."""
+_SWITCHES = {"yes": "true", "on": "true", "no": "false", "off": "false"}
+"""Plain words by what YAML 1.1 makes of them: as texts they would be the name of a folder, say, not a switch."""
 
 
 class _StrictLoader(yaml.SafeLoader):
     yaml_implicit_resolvers = {}  # noqa: RUF012
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        is_key = isinstance(parent, MappingNode) and index is None
+        is_plain = isinstance(event, yaml.ScalarEvent) and event.implicit[0]
+        if is_plain and not is_key and (word := _SWITCHES.get(event.value.lower())):
+            raise ConfigError(
+                f"line {event.start_mark.line + 1}: {quote_text(event.value)} is {word} to YAML; put it in quotes, or "
+                f"write {word}"
+            )
+        return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor: Any) -> MappingNode:
         node: MappingNode = super().compose_mapping_node(anchor)

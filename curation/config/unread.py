@@ -13,6 +13,8 @@ from curation.config.tune import TuneConfig
 from curation.errors import ConfigError
 from curation.registry import BUDGETS
 
+Key = tuple[str, ...]
+"""A key with those of its sections; the name of a function or signal may have dots (``my.module:function``)."""
 OURS = frozenset({"auto", "endpoint", "given", "scripted", "transformers", "vllm"})
 """Built-in backends, whose keys are known, and which take no ``options``."""
 
@@ -34,13 +36,13 @@ def refuse_unread(given: Mapping[str, object], runs: Sequence[RunConfig], where:
     named: dict[str, list[str]] = {}
     for key, readers in found[0].items():
         if _is_set(given, key) and all(key in of_run for of_run in found):
-            named.setdefault(readers, []).append(key)
+            named.setdefault(readers, []).append(".".join(key))
     if named:
         listed = "; ".join(f"{', '.join(keys)}: not read in this run, but by {who}" for who, keys in named.items())
         raise ConfigError(f"{where}: {listed}; leave the key out, or add what reads it")
 
 
-def _iter_unread(run: RunConfig) -> Iterator[tuple[str, str]]:
+def _iter_unread(run: RunConfig) -> Iterator[tuple[Key, str]]:
     """Yield each key that nothing in a run reads, with what reads it."""
     teacher, selection = run.teacher, run.selection
     backends = {teacher.backend, *([] if teacher.reader is None else [teacher.reader.backend])}
@@ -49,23 +51,26 @@ def _iter_unread(run: RunConfig) -> Iterator[tuple[str, str]]:
     asked = {signal.asks for signal in signals.values()} | {signal.section for signal in signals.values()}
     fitted = {*find_fitted(selection.used), run.trust.kind}
     budgets = [(key, name, rule) for name, rule in BUDGETS.items() for key in rule.keys or ()]
-    read: dict[str, tuple[bool, str]] = {
-        "teacher.vllm": (bool(backends & {"vllm", "auto"}) or not is_known, "backend vllm"),
-        "teacher.scripted": ("scripted" in backends or not is_known, "backend scripted"),
-        "teacher.options": (not is_known, "backends of your own"),
-        "signals.second_teacher": ("second_teacher" in asked, "the arm ensemble"),
-        "signals.reward": ("reward" in asked, "the arm reward"),
-        "signals.self_consistency": ("self_consistency" in asked, "the arm self_consistency"),
-        **{f"signals.models.{name}": (name in asked, "an arm that asks it") for name in run.signals.models},
-        **{f"signals.options.{name}": (name in signals, "an arm with that signal") for name in run.signals.options},
-        **{f"trust.options.{name}": (name in fitted, "a function of that name") for name in run.trust.options},
-        "selection.difficulty_bins": (
+    read: dict[Key, tuple[bool, str]] = {
+        ("teacher", "vllm"): (bool(backends & {"vllm", "auto"}) or not is_known, "backend vllm"),
+        ("teacher", "scripted"): ("scripted" in backends or not is_known, "backend scripted"),
+        ("teacher", "options"): (not is_known, "backends of your own"),
+        ("signals", "second_teacher"): ("second_teacher" in asked, "the arm ensemble"),
+        ("signals", "reward"): ("reward" in asked, "the arm reward"),
+        ("signals", "self_consistency"): ("self_consistency" in asked, "the arm self_consistency"),
+        **{("signals", "models", name): (name in asked, "an arm that asks it") for name in run.signals.models},
+        **{("signals", "options", name): (name in signals, "an arm with that signal") for name in run.signals.options},
+        **{("trust", "options", name): (name in fitted, "a function of that name") for name in run.trust.options},
+        ("selection", "difficulty_bins"): (
             any(STRATUM in ARMS[arm].rule.reads for arm in selection.arms),
             "stratified arms",
         ),
-        "selection.gold_rollouts": (any(ARMS[arm].gold for arm in selection.arms), "arms that train on gold labels"),
+        ("selection", "gold_rollouts"): (
+            any(ARMS[arm].gold for arm in selection.arms),
+            "arms that train on gold labels",
+        ),
         **{
-            f"selection.budget.{key}": (rule == selection.budget.declared, f"budget {name}")
+            ("selection", "budget", key): (rule == selection.budget.declared, f"budget {name}")
             for key, name, rule in budgets
         },
     }
@@ -75,15 +80,15 @@ def _iter_unread(run: RunConfig) -> Iterator[tuple[str, str]]:
         by_kind = {name: find_read_keys(trust) for name, trust in TRUST.items() if isinstance(trust, Fitted)}
         for key in TrustConfig.model_fields:
             readers = ", ".join(name for name, keys in by_kind.items() if key in keys)
-            read[f"trust.{key}"] = key in known, f"trust.kind {readers}"
+            read[("trust", key)] = key in known, f"trust.kind {readers}"
     yield from ((key, readers) for key, (is_read, readers) in read.items() if not is_read)
 
 
-def _is_set(given: Mapping[str, object], key: str) -> bool:
-    """Return whether a file sets the key ``a.b``; outside ``trust`` a null or empty section counts as left out."""
+def _is_set(given: Mapping[str, object], key: Key) -> bool:
+    """Return whether a file sets a key; outside ``trust`` a null or empty section counts as left out."""
     node: object = given
-    for part in key.split("."):
+    for part in key:
         if not isinstance(node, Mapping) or part not in node:
             return False
         node = node[part]
-    return node not in (None, {}) or key.startswith("trust.")
+    return node not in (None, {}) or key[0] == "trust"

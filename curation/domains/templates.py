@@ -107,7 +107,7 @@ FILTERS = ("default", *sorted({**_OF_TEXT, **_OF_VALUES}))
 
 
 def _bound_filter(function: Callable[..., Any], *, of_text: bool) -> Callable[..., Any]:
-    """Return a filter of present values that costs the length of its input, and whose result is not too long."""
+    """Return a filter of present values that costs the lengths of its input and its text, which is not too long."""
 
     def filtered(value: object, *arguments: object) -> Any:
         if value is None or of_text:
@@ -116,6 +116,7 @@ def _bound_filter(function: Callable[..., Any], *, of_text: bool) -> Callable[..
         found = function(value, *arguments)
         if isinstance(found, str) and len(found) > MOST_CHARACTERS:
             raise RowError(f"too_long: an expression of the template has more than {MOST_CHARACTERS:,} characters")
+        budget.spend(len(found) if isinstance(found, str) else 0)
         return found
 
     return filtered

@@ -15,7 +15,7 @@ from curation.config import SourceConfig
 from curation.errors import SourceError
 from curation.escaping import quote_text
 from curation.sources import readers
-from curation.sources.paths import FoundFile, compute_content_digest, find
+from curation.sources.paths import FoundFile, compute_content_digest, find, naming_errors
 from curation.sources.source_file import COMPRESSED, FORMATS, TEXTS, Dialect, SourceFile
 
 SPLITS = {
@@ -169,6 +169,10 @@ def _is_same(old: SourceFile, file: FoundFile, form: str, dialect: Dialect) -> b
 
 def _describe(file: FoundFile, form: str, index: int, dialect: Dialect) -> SourceFile:
     shape = readers.measure(file.path, form, dialect)
+    content = ""
+    if form != "lance":
+        with naming_errors(file.path, f"cannot be read as {form}: {{}}"):
+            content = compute_content_digest(file.path, file.size)
     # of two values the file's own counts, as before it stood in such a folder
     folders = {key: text for key, text in parse_folder_columns(file.inner).items() if key not in shape.schema}
     return SourceFile(
@@ -183,7 +187,7 @@ def _describe(file: FoundFile, form: str, index: int, dialect: Dialect) -> Sourc
         **(shape.dialect._asdict() if form in TEXTS else {}),
         left_out=shape.left_out,
         folders=folders,
-        content="" if form == "lance" else compute_content_digest(file.path, file.size),
+        content=content,
     )
 
 

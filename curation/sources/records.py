@@ -4,6 +4,7 @@ Reading can start at any record, so a range costs only its own bytes. A record t
 file, its number and the text around the fault.
 """
 
+import codecs
 import csv
 import io
 import json
@@ -32,9 +33,6 @@ _AROUND = 30
 """Number of characters shown on either side of a fault."""
 _AS_ARRAY = "a file that is one array of objects is read as format: json (ending .json)"
 _BETWEEN = re.compile(r"[\s,]*")
-_START = re.compile(r"\ufeff?(?:[\s,]*\[)?")
-MAX_JSON = 2 << 30
-"""Maximum number of bytes of a JSON file; other formats have no limit."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _scan = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
 
@@ -103,37 +101,54 @@ def _open(path: str, offset: int) -> pa.NativeFile:
 def _iter_json_values(path: str, file: pa.NativeFile, offset: int) -> Iterator[tuple[int, bytes]]:
     """Yield each value of a JSON file that is open at ``offset``, with the byte at which it starts.
 
-    All that follows ``offset`` is held in memory. A value that is not JSON is yielded last, with all that follows it,
-    for the caller to refuse.
+    A value that is not JSON is yielded last, with all that follows it, for the caller to refuse.
     """
-    if file.seekable() and file.size() > MAX_JSON:
-        raise SourceError(f"{path}: has more than {MAX_JSON >> 30} GiB of JSON; write a line for each object (.jsonl)")
-    text = file.read().decode("utf-8", "surrogateescape")
-    start = _START.match(text) if offset == 0 else None
-    is_array = start is not None and start[0].endswith("[")
-    at = 0 if start is None else start.end()
-    offset += len(_encode(text[:at]))
+    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+    text, at, is_array, has_all = "", 0, False, False
+
+    def more() -> None:
+        nonlocal text, at, has_all
+        rest = text[at:]
+        block = file.read(max(BLOCK_BYTES, 2 * len(rest)))  # so that a long value is not scanned for every block
+        text, at, has_all = rest + decoder.decode(block, final=not block), 0, not block
+
+    more()
+    if offset == 0:
+        start = _BETWEEN.match(text, int(text.startswith("\ufeff")))
+        is_array = start is not None and text[start.end() : start.end() + 1] == "["
+        if start is not None and is_array:
+            offset, at = offset + len(_encode(text[: start.end() + 1])), start.end() + 1
+        elif text.startswith("\ufeff"):
+            offset, at = 3, 1
     while True:
         between = _BETWEEN.match(text, at)
         assert between is not None
         offset, at = offset + len(_encode(between[0])), between.end()
-        if at == len(text) or text[at] == "]":
-            if at == len(text) and is_array:
+        if at == len(text) and not has_all:
+            more()
+        elif at == len(text):
+            if is_array:
                 raise SourceError(f"{path}: its array has no end; the file is cut: write it again")
-            if text[at + 1 :].strip():
+            return
+        elif text[at] == "]":
+            if (text[at + 1 :] + decoder.decode(file.read(BLOCK_BYTES))).strip():
                 raise SourceError(
                     f"{path}: text follows the end of its array; write one array, or one object on each line"
                 )
             return
-        try:
-            end = _scan(text, at)[1]
-        except json.JSONDecodeError:
-            end = len(text)
-        except RecursionError as error:
-            raise SourceError(f"{path}: byte {offset}: its values nest too deep; make it flatter") from error
-        value = _encode(text[at:end])
-        yield offset, value
-        offset, at = offset + len(value), end
+        else:
+            try:
+                end = _scan(text, at)[1]
+            except json.JSONDecodeError:
+                if not has_all and len(text) - at <= MAX_RECORD:
+                    more()
+                    continue
+                end = len(text)
+            except RecursionError as error:
+                raise SourceError(f"{path}: byte {offset}: its values nest too deep; make it flatter") from error
+            value = _encode(text[at:end])
+            yield offset, value
+            offset, at = offset + len(value), end
 
 
 def _encode(text: str) -> bytes:

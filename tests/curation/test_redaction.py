@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.hostile_case import write_config
 from curation.cli import main
-from curation.config.load import load_config
+from curation.config.load import as_config, load_config
 from curation.errors import ConfigError
 from curation.extras.tracking import publish as tracking
 from curation.extras.tracking.config import TrackingConfig
@@ -41,7 +41,7 @@ URI = "postgresql://mlflow:planted@db.internal/mlflow"
 )
 def test_what_is_secret_in_a_text_is_hidden(text: str, shown: str | None) -> None:
     assert redact_text(text) == (text if shown is None else shown)
-    assert list(iter_secrets({"a": [text]})) == ([] if shown is None else ["a.0"])
+    assert list(iter_secrets({"a": [text]})) == ([] if shown is None else [("a.0", False)])
 
 
 @given(st.text())
@@ -51,8 +51,36 @@ def test_what_is_hidden_stays_hidden(text: str) -> None:
 
 def test_keys_that_hold_secrets_by_their_name_are_found() -> None:
     value = {"engine": {"hf_token": "x", "pad_token": "x", "max_tokens": 3, "api_key": ""}, "secret": {"path": "rows"}}
-    assert list(iter_secrets(value)) == ["engine.hf_token"]
+    assert list(iter_secrets(value)) == [("engine.hf_token", True)]
     assert redact_value({"a": (URI, 1, None)}) == {"a": ["postgresql://***@db.internal/mlflow", 1, None]}
+
+
+def as_classes(**options: object) -> object:
+    """Return the domain of a run whose pool has these options of classification."""
+    source = {"path": "rows.csv", "domain": {"name": "classification", "classes": ["a", "b"], **options}}
+    config = {
+        "name": "r",
+        "domain": {"name": "classification", "classes": ["a", "b"], **options},
+        "sources": {"rows": source},
+        "splits": {"source": {"from": "rows", "rows": 50}, "pool": {"from": "rows"}},
+        "teacher": {"backend": "scripted"},
+        "selection": {"budget": {"n": 5}},
+    }
+    return as_config(config).domain
+
+
+def test_a_class_may_be_called_as_a_password_and_may_not_hold_one() -> None:
+    classes = {"password_closed": "password closed", "card": "card"}
+    assert as_classes(classes=classes) and as_classes(classes=classes, descriptions={"password_closed": "It is shut."})
+    for options in (
+        {"classes": {**classes, "card": "https://me:planted@host"}},
+        {"classes": ["https://me:planted@host", "card"]},
+        {"classes": classes, "descriptions": {"password_closed": "https://me:planted@host"}},
+        {"password": "planted"},
+    ):
+        with pytest.raises(ConfigError, match="holds a credential") as refused:
+            as_classes(**options)
+        assert "planted" not in str(refused.value)
 
 
 def test_the_password_of_a_tracker_is_nowhere_in_the_run_directory(tmp_path: Path, puzzle_file: Path) -> None:

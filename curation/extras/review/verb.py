@@ -1,6 +1,6 @@
 """The commands of ``curate review`` and what they print; heavy modules are imported when a command runs."""
 
-import os
+import getpass
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,15 @@ if TYPE_CHECKING:
 
 F = Callable[..., Any]
 
+
+def _get_user_name() -> str:
+    """Return the name of the user of this machine."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return "someone"
+
+
 RUN_DIR = click.argument("run_dir")
 NAME = click.option(
     "--name", metavar="NAME", help="Name of the review (default: the only one; for a new one, its arm)."
@@ -24,7 +33,7 @@ FOLDER = click.option("--folder", metavar="DIR", help="Folder of the reviews (de
 PERSON = click.option(
     "--person",
     metavar="NAME",
-    default=lambda: os.environ.get("USER") or "someone",
+    default=_get_user_name,
     help="The judge, if a file or page names none (default: the user).",
 )
 FILE = click.argument("path", metavar="FILE")

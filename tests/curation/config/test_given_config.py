@@ -159,7 +159,12 @@ def test_with_a_reader_numbers_and_states_are_both_optional() -> None:
         ({"teacher__reader": READER, "teacher__completion": None}, "backend given needs teacher.completion"),
         ({"teacher__reader": READER, "teacher__model": READER["model"]}, "teacher.model needs a model that labels"),
         ({"teacher__reader": READER, "teacher__adapt": {"epochs": 1}}, "teacher.adapt needs a model that labels"),
-        ({"teacher__reads_given": True}, r"teacher.reads_given needs teacher.reader: set it"),
+        ({"teacher__reads_given": True}, r"reads_given: follows from reader; leave it out, and set reader: \{model"),
+        (
+            {"teacher": {"backend": "endpoint", "reads_given": True, "reader": READER}}
+            | {"teacher__endpoint": {"url": "http://localhost:8000/v1", "model": "m"}},
+            "reads_given: follows from reader; leave it out",
+        ),
         (
             {"teacher__reader": {"model": {"init": INIT}}, "teacher__states": ["layer2_output_last"]},
             "states: 'layer2_output_last' asks for layer 2 of a model that has 2",

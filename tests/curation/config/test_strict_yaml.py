@@ -22,6 +22,9 @@ MERGED = "a0: &a0 {b: 1}\n" + "".join(f"a{n + 1}: &a{n + 1}\n  <<: [{', '.join([
         ("a:\n  - {c: 1,\n     'c': 2}", "lines 2 and 3: the key 'c' occurs twice"),
         ("{n: 1, n: 1}", "line 1: the key 'n' occurs twice"),
         ("a: 1\n1: b", "line 2: the key '1' is not a text"),
+        ("a: No", "line 1: 'No' is false to YAML; put it in quotes, or write false"),
+        ("a: 1\nb: [x, on]", "line 2: 'on' is true to YAML; put it in quotes, or write true"),
+        ("YES", "line 1: 'YES' is true to YAML; put it in quotes, or write true"),
         ("a: -1.0e+999", "'-inf' is a float, which no key takes"),
         ("a: !!timestamp 2020-01-01", "'2020-01-01' is a date, which no key takes"),
         ("a: !!set {b}", "'{.b.}' is a set, which no key takes"),
@@ -71,8 +74,8 @@ def test_the_rest_is_as_pyyaml_reads_it(text: str) -> None:
 
 
 def test_words_and_numbers_are_what_they_look_like() -> None:
-    text = "a: No\nb: [x, on, off, yes]\nc: 010\nd: 12:30\ne: 1:30.5\nf: 0x1f\ng: 2020-13-01\nh: .inf\nno: 1"
-    words = {"a": "No", "b": ["x", "on", "off", "yes"], "c": "010", "d": "12:30", "e": "1:30.5", "f": "0x1f"}
+    text = "a: 'No'\nb: [x, 'on', !!str off, nope]\nc: 010\nd: 12:30\ne: 1:30.5\nf: 0x1f\ng: 2020-13-01\nh: .inf\nno: 1"
+    words = {"a": "No", "b": ["x", "on", "off", "nope"], "c": "010", "d": "12:30", "e": "1:30.5", "f": "0x1f"}
     assert parse(text) == words | {"g": "2020-13-01", "h": ".inf", "no": 1}
     numbers = "[1.0e-4, .5, +3, 1., -1_000, ~, null, True, false, '1']"
     assert parse(numbers) == [1e-4, 0.5, 3, 1.0, -1000, None, None, True, False, "1"]
@@ -88,6 +91,9 @@ def test_overrides_and_bases_are_read_by_the_same_rules(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("name: x\n")
     with pytest.raises(ConfigError, match=r"^--set 'selection=\{n: 1, n: 2\}': line 1: the key 'n' occurs twice"):
         load_config(tmp_path / "x.yaml", ["selection={n: 1, n: 2}"])
+    for key in ("evaluation.cache", "splits.audit"):
+        with pytest.raises(ConfigError, match=rf"^--set '{key}=Off': line 1: 'Off' is false to YAML"):
+            load_config(tmp_path / "x.yaml", [f"{key}=Off"])
     with pytest.raises(ConfigError, match=r"^--set .*: nests deeper"):
         load_config(tmp_path / "x.yaml", ["selection=" + "[" * 10_000])
 

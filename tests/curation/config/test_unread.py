@@ -117,6 +117,8 @@ def test_all_keys_are_named_with_the_kinds_that_read_them():
         ({"signals": {"self_consistency": {"num_samples": 3}}}, "signals.self_consistency: not read in this run, but"),
         ({"signals": {"options": {"steadfast": {"a": 1}}}}, "signals.options.steadfast: not read in this run"),
         ({"trust": {"options": {"centroids": {}}}}, "trust.options.centroids: not read in this run"),
+        ({"signals": {"options": {"my.mod:f": {"a": 1}}}}, "signals.options.my.mod:f: not read in this run"),
+        ({"trust": {"options": {"my.mod:F": {"a": 1}}}}, "trust.options.my.mod:F: not read in this run"),
         (
             {"signals": {"models": {"big": {"path": "org/x"}}}},
             "signals.models.big: not read in this run, but by an arm that asks it",

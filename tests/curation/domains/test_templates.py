@@ -86,6 +86,7 @@ HUGE = "x" * 600_000
         ("{% for i in a %}{% for j in a %}{% endfor %}{% endfor %}", {"a": [0] * 999}, "too_long"),
         ("{% for i in a %}{% if a | lower == 'y' %}{% endif %}{% endfor %}", {"a": HUGE}, "too_long"),
         ("{% for i in a %}{% if b | trim == 'y' %}{% endif %}{% endfor %}", {"a": [0] * 99, "b": HUGE}, "too_long"),
+        ("{% for i in a %}{% if b | tojson == 'y' %}{% endif %}{% endfor %}", {"a": [0] * 99, "b": [HUGE]}, "too_long"),
         ("{{ a | replace('x', a) }}", {"a": HUGE}, "too_long"),
         ("{{ a | replace('x', 'yy') }}", {"a": HUGE}, "too_long"),
         ("{{ a | join(a) }}", {"a": HUGE}, "too_long"),

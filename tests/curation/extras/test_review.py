@@ -164,6 +164,14 @@ def test_several_people_are_kept_apart_and_their_disputes_are_told(run: Reviewed
     assert f"right against wrong: 1: {ids[0]}" in curate(run, "result")
 
 
+def test_verdicts_without_a_name_are_those_of_the_machines_user(run: ReviewedRun, monkeypatch: pytest.MonkeyPatch):
+    curate(run, "draw", "--num", 20)
+    ids = drawn()
+    monkeypatch.setattr("getpass.getuser", lambda: "anna")
+    curate(run, "import", "csv", run.csv(Path("a.csv"), ids))
+    assert json.loads(curate(run, "result", "--json"))["people"] == {"anna": 20}
+
+
 def test_an_arm_that_draws_has_an_exact_interval_and_no_cut(run: ReviewedRun):
     curate(run, "draw", "--arm", "naive", "--num", 40)
     ids = drawn("naive")

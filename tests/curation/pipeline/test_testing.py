@@ -139,6 +139,8 @@ def test_answers_of_models_that_the_configuration_names_are_kept_and_no_others(t
     ("evaluation", "message"),
     [
         ({"also": {"main": {"temperature": 1}}}, "also.main: is the name of evaluation.decoding"),
+        ({"also": {"again": {}}}, "also.again: is the same decoding as evaluation.decoding; drop it"),
+        ({"also": {"one": {"top_k": 5}, "two": {"top_k": 5}}}, "also.two: is the same decoding as also.one"),
         ({"also": {"0": {"temperature": 1}}}, "String should match pattern"),
         ({"also": {"hot": {"temprature": 1}}}, "did you mean 'temperature'"),
         ({"cache": 3}, r"evaluation\.cache.*: 3: Input should be a valid boolean"),

@@ -531,6 +531,16 @@ def test_compressed_text_is_read_as_the_text_is(tmp_path: Path, ending: str, ope
         found(tmp_path, mixed=True)
 
 
+def test_an_error_of_a_store_while_a_digest_is_taken_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def fail(path: str, size: int) -> str:
+        raise OSError("connection lost")
+
+    write(tmp_path / "rows.jsonl", ROWS)
+    monkeypatch.setattr("curation.sources.files.compute_content_digest", fail)
+    with pytest.raises(SourceError, match=r"rows\.jsonl: cannot be read as jsonl: .*connection lost"):
+        found(tmp_path / "rows.jsonl")
+
+
 def test_views_of_text_are_read_as_text(tmp_path: Path):
     table = pa.table({"problem": pa.array(["a" * 30, None, "b"], pa.string_view()), "answer": ["1", "2", "3"]})
     pq.write_table(table, tmp_path / "views.parquet")
