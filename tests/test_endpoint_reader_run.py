@@ -132,7 +132,7 @@ def test_a_server_without_log_probabilities_has_those_of_the_reader(local_ray: A
     with serving(answer=answer) as server:
         run = make_run(tmp_path, server.url, reader, top_logprobs=0)
         told = CliRunner().invoke(main, ["validate", str(run.config)])
-        words = "its answers are read once by the reader (transformers), for states and log-probabilities"
+        words = "teacher.reader: reads each answer once (transformers)"
         assert told.exit_code == 0 and words in told.output and f"reader: {reader}" in told.output
         run.run("--until", "read-pool")
     domain = get_domain(as_config(yaml.safe_load(run.config.read_text())).domain_of("pool"))

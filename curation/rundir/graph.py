@@ -351,7 +351,9 @@ def to_plain_json(value: object, known: Known) -> Any:
         return {key: to_plain_json(part, known) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [to_plain_json(part, known) for part in value]
-    if value is None or type(value) in (str, int, float, bool):
+    if isinstance(value, str):
+        return str(value)  # a text of a configuration file knows its folder
+    if value is None or type(value) in (int, float, bool):
         return value
     raise TypeError(f"an input of a stage is {value!r}, a {type(value).__name__}, which is not JSON")
 

@@ -571,7 +571,13 @@ def test_the_rows_of_an_arm_are_a_data_set_that_trl_trains_on(finished, tmp_path
         f"| weak teacher | `{ROOT / 'examples/bases/teacher'}`",
     ):
         assert words in card.text, words
-    (file,) = (tmp_path / "rows/data").iterdir()
-    script = [sys.executable, str(ROOT / "examples/plain_trl.py"), str(file), BASE, "-o", str(tmp_path / "student")]
+    script = [
+        sys.executable,
+        str(ROOT / "examples/plain_trl.py"),
+        str(tmp_path / "rows"),
+        BASE,
+        "-o",
+        str(tmp_path / "student"),
+    ]
     done = subprocess.run([*script, "--batch", "4"], capture_output=True, text=True)
     assert done.returncode == 0 and "sft: 20 rows, 5 steps" in done.stdout, done.stderr

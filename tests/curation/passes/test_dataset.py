@@ -235,7 +235,7 @@ def test_a_pass_that_fails_leaves_the_others_alone(local_ray, examples, tmp_path
     thread = threading.Thread(target=lambda: found.append(run(good, shared)))
     thread.start()
     time.sleep(0.3)
-    with pytest.raises(ConfigError, match=r"^domain: 'no_such_module:Domain' is neither"):
+    with pytest.raises(ConfigError, match=r"^domain: no domain is at 'no_such_module:Domain'"):
         run(bad, shared)
     thread.join()
     assert once_each(found[0])
