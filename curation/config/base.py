@@ -67,6 +67,10 @@ def make_ray_resources(
     return {"CPU": cpus} | ({"GPU": gpus} if gpus else {}) | memory | accelerator
 
 
+_PROBLEMS = {"sequence_str": "texts are not taken as lists; give a list", "extra_forbidden": "unknown key"}
+"""Words in place of pydantic's, which name types of Python, by its type of problem."""
+
+
 def describe_invalid(error: ValidationError) -> str:
     """Return what is wrong with options, in a line: the innermost problem of each."""
     problems: dict[str, ErrorDetails] = {}
@@ -75,8 +79,12 @@ def describe_invalid(error: ValidationError) -> str:
         if name not in problems or len(found["loc"]) > len(problems[name]["loc"]):
             problems[name] = found
     missing = [f"{name}: is missing" for name, found in problems.items() if found["type"].startswith("missing")]
-    others = (found for found in problems.values() if not found["type"].startswith("missing"))
-    return "; ".join([*missing, *(f"{found['loc'][0]}: {found['input']!r}: {found['msg']}" for found in others)])
+    others = [
+        f"{f'{name}: ' if name else ''}{found['input']!r}: {_PROBLEMS.get(found['type'], found['msg'])}"
+        for name, found in problems.items()
+        if not found["type"].startswith("missing")
+    ]
+    return "; ".join([*missing, *others])
 
 
 def check_arguments(function: Callable[P, T]) -> Callable[P, T]:

@@ -23,6 +23,8 @@ Has = Callable[[Run, str], object]
 SCORING = ("auto", "transformers", "vllm", "scripted")
 """Backends that score options in pairs, and can subtract baselines from scores."""
 LABELLING = "teacher.decoding"
+ALWAYS = ("splits.", "backend ", "the function ", "trust: ", "selection.budget.")
+"""Starts of the names of parts that every run has, and that can be replaced, but not left out."""
 NUMBERS_ALONE = ("stacked", "fitted_confidence")
 """Fitted trust functions that can read numbers of the labels table alone, without hidden states."""
 
@@ -187,7 +189,8 @@ def iter_problems(run: Run) -> Iterator[str]:
         has, words = CAPABILITIES[name]
         if not has(run, of):
             known = {"sources": ", ".join(sorted(run.sources)), "numbers": ", ".join(run.numbers)}
-            yield f"{who} needs {words.format(of=of, **known)}, or leave it out"
+            mend = "" if who.startswith(ALWAYS) or who.endswith(" budget") else ", or leave it out"
+            yield f"{who} needs {words.format(of=of, **known)}{mend}"
     for key, decoding in _find_decodings(run).items() if run.teacher.endpoint is not None else ():
         problem = find_unsupported(run.teacher.endpoint, decoding, key)
         if problem is not None and (key == LABELLING or run.splits.test is not None):

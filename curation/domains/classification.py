@@ -62,7 +62,7 @@ class Classification(Domain):
         guidelines: str = "",
         descriptions: Mapping[str, str] | None = None,
         calibrate: Literal["none", "content_free"] = "none",
-        multi: bool | Mapping[str, str] = False,
+        multi: bool | Mapping[str, object] = False,
     ) -> None:
         columns = (text,) if isinstance(text, str) else tuple(text)
         if classes is None:

@@ -265,7 +265,7 @@ def test_keys_that_exclude_or_need_each_other(changes: dict[str, Any], told: str
         ({"splits.audit": False, "selection.arms": ["naive_distribution_aware"]}, "the naive_distribution_aware arm"),
         (
             {"splits.audit": False, "selection": {"budget": {"oracle": True}, "arms": ["naive", "trust"]}},
-            "the oracle budget needs the pool's gold labels: set splits.audit: true, or leave it out",
+            "the oracle budget needs the pool's gold labels: set splits.audit: true",
         ),
         (
             {"splits.audit": False, "selection": {"budget": {"fit_purity": True}, "arms": ["naive"]}},
@@ -334,6 +334,16 @@ def test_keys_that_exclude_or_need_each_other(changes: dict[str, Any], told: str
 def test_rules_across_sections(changes: dict[str, Any], told: str):
     message = refusal(changes)
     assert told in message and message.startswith("dir/f.yaml: ")
+
+
+def test_only_parts_that_can_be_left_out_are_told_so():
+    oracle = {"splits.audit": False, "selection": {"budget": {"oracle": True}, "arms": ["naive", "trust"]}}
+    attention = {"trust.pca": 8, "trust.kind": "attention"}
+    for changes in (oracle, attention, {"splits.pool.from": "puzles"}, {"teacher.model": ...}):
+        told = refusal(changes)
+        assert " needs " in told and "or leave it out" not in told
+    told = refusal({"splits.audit": False, "selection.arms": ["naive", "trust_gold"]})
+    assert "the trust_gold arm needs the pool's gold labels: set splits.audit: true, or leave it out" in told
 
 
 def test_risk_needs_a_calibration_split_and_a_share_of_noise():

@@ -90,7 +90,7 @@ def test_a_template_makes_the_text_and_guidelines_come_first():
 @pytest.mark.parametrize(
     ("classes", "words"),
     [
-        ("ab", "classes: 'ab': "),
+        ("ab", "classes: 'ab': texts are not taken as lists; give a list"),
         (["a"], "give a list of two"),
         (["a", " "], "give a list"),
         ({"a": "x", "b": "x"}, "the words 'x' and 'x' are the same"),

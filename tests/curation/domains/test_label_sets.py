@@ -83,10 +83,12 @@ def test_a_list_in_a_list_and_an_object_are_no_labels(cell):
         ({"classes": ["a, b", "c"]}, r"domain.classes: 'a, b' holds ',', which separates .*domain.multi.separator"),
         ({"classes": ["none", "c"]}, "'none' means no label; set domain.multi.empty to another word"),
         ({"multi": "yes"}, "multi: 'yes': Input should be a valid "),
-        ({"multi": {"sign": ";"}}, "domain.multi: sign: ';': Extra inputs are not permitted; give separator and empty"),
+        ({"multi": {"sign": ";"}}, "domain.multi: sign: ';': unknown key; give separator and empty"),
+        ({"multi": {"x": 1}}, "domain.multi: x: 1: unknown key; give separator and empty"),
+        ({"multi": {"empty": "a,b"}}, "domain.multi: .*empty: 'a,b' has the separator in it"),
         ({"multi": {"separator": ""}}, "domain.multi: separator: '': String should have at least 1"),
         ({"multi": {"empty": " "}}, "domain.multi: empty: ' ': String should have at least 1"),
-        ({"multi": {"empty": None}}, "multi: None: Input should be a valid string"),
+        ({"multi": {"empty": None}}, "domain.multi: empty: None: Input should be a valid string"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options, problem):
