@@ -8,9 +8,10 @@ import json
 import logging
 import math
 import os
+import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Self
@@ -105,6 +106,7 @@ class Fits:
                 name="trials",
                 storage_path=str(scratch),
                 verbose=0,
+                stop=searcher.stopper,
                 failure_config=ray.tune.FailureConfig(max_failures=MOST_DEATHS),
                 checkpoint_config=ray.tune.CheckpointConfig(checkpoint_at_end=False),
             ),
@@ -113,11 +115,28 @@ class Fits:
             with _quiet():
                 wait_for_call(tuner.fit)
         finally:
-            searcher.is_stopped = True
+            searcher.stopper.stopped.set()
         remove(scratch)
         if searcher.failed is not None:
             raise searcher.failed
         return searcher.trials
+
+
+class _Stopper(ray.tune.Stopper):
+    """A stopper that ends all trials when the search is interrupted: nothing starts or is recorded any more."""
+
+    def __init__(self) -> None:
+        self.stopped = threading.Event()
+
+    def __call__(self, trial_id: str, result: Mapping[str, object]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return self.stopped.is_set()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as a new stopper: Ray Tune saves the stopper of an experiment, which is never restored."""
+        return (_Stopper, ())
 
 
 class _FitNumbers(Searcher):
@@ -134,8 +153,7 @@ class _FitNumbers(Searcher):
         """Keep each fit that has ended in a file of the folder ``records``."""
         super().__init__()
         self.failed: Exception | None = None
-        self.is_stopped = False
-        """Whether nothing starts or is recorded any more, as the search was interrupted."""
+        self.stopper = _Stopper()
         self._ask, self._folds, self._records, self._on_done, self._until = ask, folds, records, on_done, until
         self._next = 0
         self._running: dict[str, Trial] = {}
@@ -153,7 +171,7 @@ class _FitNumbers(Searcher):
 
     def suggest(self, trial_id: str) -> Any:
         """Return the next fit that is not recorded, or None while results of earlier fits are awaited."""
-        while self._next < len(self._folds) and time.monotonic() <= self._until and not self.is_stopped:
+        while self._next < len(self._folds) and time.monotonic() <= self._until and not self.stopper.stop_all():
             point = self._ask(self._next)
             if point is None:
                 return None
@@ -172,7 +190,7 @@ class _FitNumbers(Searcher):
     def on_trial_complete(self, trial_id: str, result: Json | None = None, error: bool = False) -> None:
         """Record the outcome or the error of a fit."""
         asked = self._running.pop(trial_id, None)
-        if asked is None or self.is_stopped:
+        if asked is None or self.stopper.stop_all():
             return  # told before, as Ray Tune does; or interrupted, not ended
         died = f"its process died {MOST_DEATHS + 1} times; lower tune.parallel, or declare its memory"
         came: Json = {"error": died} if error or result is None else json.loads(result["came"])
@@ -183,7 +201,8 @@ class _FitNumbers(Searcher):
             text = json.dumps(asdict(trial), indent=1) + "\n"
             write_atomically(self._records / f"{trial.number:05d}.json", text)
         except Exception as failed:  # a full store; Ray Tune would only log it
-            self.failed, self.is_stopped = failed, True
+            self.failed = failed
+            self.stopper.stopped.set()
             return
         self.done[trial.number] = trial
         self._tell(trial)

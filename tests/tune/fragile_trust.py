@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 from curation.arms import Fitted
@@ -15,6 +16,9 @@ class Fragile(LinearProbe):
     def fitted(cls, hidden_ND, correct_N, config, origin, *, how="whole", mark=os.devnull):
         with Path(mark).open("a") as file:
             file.write(f"{how}\n")
+        if how == "sleeps":
+            Path(mark).write_text(str(os.getpid()))
+            time.sleep(300)
         if how == "raises":
             raise ValueError("no such luck")
         if how == "dies" or (how == "dies once" and Path(mark).read_text().count(how) == 1):

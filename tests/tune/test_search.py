@@ -2,6 +2,8 @@
 
 import json
 import random
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from curation.config import TrustConfig, TuneConfig
 from curation.errors import RunFailedError
 from curation.hashing import derive
+from curation.stopping import Stopped, stopped_by
 from curation.telemetry.standing import Standing
 from tune.fits import Fits, Fold, Trial
 from tune.objective import Objective, TrialRows, run_trial
@@ -158,3 +161,25 @@ def test_a_search_of_failures_says_why(local_ray: Any, source: TrialRows, tmp_pa
             update=lambda standing: None,
         )
     assert sum("failed: trust.options.attention.num_heads" in line for line in said) == 2
+
+
+def test_an_interrupted_search_ends_the_fits_that_run(local_ray: Any, source: TrialRows, tmp_path: Path) -> None:
+    kind, mark, interrupted = "tests.tune.fragile_trust:OWN", tmp_path / "mark", threading.Event()
+    base = BASE.model_copy(update={"options": {kind: {"mark": str(mark), "how": "sleeps"}}})
+    point = Space.of({"kind": [kind], "class_weight": [0.0]}, base, stored=("output_last",)).point(kind, {})
+
+    def interrupt() -> None:
+        while not mark.is_file() or not mark.read_text().isdigit():
+            time.sleep(0.1)
+        interrupted.set()
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    fits = Fits(source, AUC, TuneConfig(), tmp_path / "fits")
+    with pytest.raises(Stopped), stopped_by(interrupted):
+        fits.run("trials", lambda _: point, [Fold(0, 1, 2)], on_done=lambda *_: None)
+    until = time.monotonic() + 60
+    while is_running := Path(f"/proc/{mark.read_text()}").exists():
+        if time.monotonic() > until:
+            break
+        time.sleep(0.2)
+    assert not is_running
