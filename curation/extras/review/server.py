@@ -213,7 +213,7 @@ def serve(review: Review, port: int, person: str, say: Callable[[str], None]) ->
             f"--port {port}: cannot be used ({error.strerror}); give another, or leave it out for one that is free"
         ) from error
     with listener, make_server(HOST, port, app, threaded=True, request_handler=Quiet, fd=listener.fileno()) as server:
-        say(f"http://{HOST}:{server.server_port}/{token}/")
+        say(f"http://{HOST}:{listener.getsockname()[1]}/{token}/")
         say("open it in a browser on this machine; each verdict is kept at once; Ctrl-C ends the page")
         with suppress(KeyboardInterrupt):
             server.serve_forever()
