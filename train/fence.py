@@ -46,7 +46,7 @@ def around(claim: LeaseClaim | None) -> Iterator[None]:
         with every(LOOK_SECONDS, _look):
             yield
     finally:
-        _claim = None
+        _claim = _loss = None
 
 
 def _look() -> None:
