@@ -203,7 +203,7 @@ def test_a_step_takes_the_last_reading_of_the_lease_and_a_save_reads_anew(
         assert register.put_if_match(json.dumps(taken), found.token)
         time.sleep(1)  # it is read in a thread
         assert "node-7" in str(fence.find_claim_error(read=False))
-        monkeypatch.setattr(fence, "_loss", None)
+        fence._loss = None
         assert "node-7" in str(fence.find_claim_error(read=True))
     with pytest.raises(CommitError, match="node-7"), fence.around(lease.claim):
         pass
