@@ -19,7 +19,7 @@ TEMPLATES = frozenset({".css", ".html", ".j2", ".js", ".yaml"})
 """Endings of the product's files that are no Python and have logic or texts."""
 BUDGETS: dict[str, int] = {
     "curation": 2_090,
-    "curation/cluster": 845,
+    "curation/cluster": 850,
     "curation/commands": 3_965,
     "curation/config": 3_990,
     "curation/domains": 4_455,

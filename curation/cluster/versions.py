@@ -13,10 +13,10 @@ CODE = f"{PROJECT} code"
 @cache
 def find_versions() -> Mapping[str, str]:
     """Return the versions of Python and of the packages that a result depends on, as this process first found them."""
-    return MappingProxyType({name: found for name, found in make_versions_question()().items() if name != CODE})
+    return MappingProxyType(make_versions_question(with_code=False)())
 
 
-def make_versions_question() -> Callable[[], dict[str, str]]:
+def make_versions_question(*, with_code: bool = True) -> Callable[[], dict[str, str]]:
     """Return the question for a process's versions, pickled by value: another process may have other code, or none."""
     packages, code = PACKAGES, CODE
 
@@ -33,6 +33,8 @@ def make_versions_question() -> Callable[[], dict[str, str]]:
                 found[package] = importlib.metadata.version(package)
             except importlib.metadata.PackageNotFoundError:
                 found[package] = "not installed"
+        if not with_code:
+            return found
         spec = importlib.util.find_spec("curation")
         if spec is None or spec.origin is None:
             return found | {code: "not installed"}

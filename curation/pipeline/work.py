@@ -4,6 +4,7 @@ A subclass of :class:`Opened` says what differs between a run and a filter: the 
 must have, the files written to the directory before the first stage, and the checks before anything is labelled.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ Config = TypeVar("Config", bound=RunConfig | FilterConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opened(Generic[Config]):
+class Opened(ABC, Generic[Config]):
     """A directory checked against its configuration, and the stages to run in it."""
 
     config: Config
@@ -44,17 +45,17 @@ class Opened(Generic[Config]):
     growth: Mapping[str, str | None]
     """Descriptions of rows or splits that are new since the last start, by the field of a plan that holds them."""
 
+    @abstractmethod
     def save(self) -> None:
         """Write the definition of the work to its directory, before the first stage."""
-        raise NotImplementedError
 
+    @abstractmethod
     def checks(self) -> Iterator[str]:
         """Yield lines on the findings of checks of machine and rows, or refuse them, before anything is labelled."""
-        raise NotImplementedError
 
+    @abstractmethod
     def begin(self) -> Iterator[str]:
         """Yield lines to print if stages are left to do, before Ray is started; refuse the work if something lacks."""
-        raise NotImplementedError
 
     @property
     def statuses(self) -> list[Status]:
