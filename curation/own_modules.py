@@ -11,68 +11,39 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import decode_source, find_spec, spec_from_file_location
+from collections.abc import Iterator
+from importlib.util import LazyLoader, decode_source, find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
 _NAMED = re.compile(r"([A-Za-z_]\w*)(?:\.\w+)*:[A-Za-z_]\w*")
 
 
-class _Finder(MetaPathFinder):
-    """A finder of a folder's requested modules; ``files`` maps their names to files (``__init__.py`` of packages)."""
-
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-        self.files: dict[str, Path] = {}
-
-    def want(self, module: str) -> None:
-        """Make a module, and those that it imports or names, be found if they lie in the folder and nowhere else."""
-        wanted = [module.partition(".")[0]]
-        while wanted:
-            top = wanted.pop()
-            package = Path(self.folder, top)
-            file = package / "__init__.py" if (package / "__init__.py").is_file() else package.with_name(f"{top}.py")
-            if top in self.files or not file.is_file() or _is_elsewhere(top, file):
-                continue
-            self.files[top] = file
-            for source in package.rglob("*.py") if file.parent == package else [file]:
-                wanted += _iter_mentioned(decode_source(source.read_bytes()))
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Return the spec of a requested module, or None for any other one."""
-        return spec_from_file_location(fullname, self.files[fullname]) if fullname in self.files else None
-
-
-_finder: _Finder | None = None
+_folder: str | None = None
+_files: dict[str, Path] = {}
+"""Files of the requested modules by name; ``__init__.py`` of packages."""
 
 
 def search_beside(path: str) -> None:
     """Find modules beside a configuration file from now on, and no longer those beside an earlier one."""
-    global _finder
-    if "://" in path:
-        return
-    if _finder is not None:
-        sys.meta_path.remove(_finder)
-        for name in list(sys.modules):
-            if name.partition(".")[0] in _finder.files:
-                del sys.modules[name]
-    _finder = _Finder(os.path.dirname(os.path.abspath(path)))
-    sys.meta_path.append(_finder)
+    global _folder
+    if "://" not in path:
+        _forget()
+        _folder = os.path.dirname(os.path.abspath(path))
 
 
 def import_own_module(name: str) -> ModuleType:
     """Return the module of that name, also from beside the configuration, or raise ``ImportError``."""
-    if _finder is not None:
-        _finder.want(name)
+    if _folder is not None:
+        _request(name, Path(_folder))
     try:
         return importlib.import_module(name)
-    except SyntaxError as error:
-        raise ImportError(f"{error.filename}: line {error.lineno}: {error.msg}") from error
+    except BaseException as error:
+        if name.partition(".")[0] in _files:
+            _forget()  # what is half executed, so that a second attempt does not find it
+        if isinstance(error, SyntaxError):
+            raise ImportError(f"{error.filename}: line {error.lineno}: {error.msg}") from error
+        raise
 
 
 def suggest_mend(name: str, error: BaseException) -> str:
@@ -80,16 +51,43 @@ def suggest_mend(name: str, error: BaseException) -> str:
     top = name.partition(":")[0].partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or error.name != top:
         return ""
-    at = (
-        "a configuration file that a command is given" if _finder is None else f"the configuration, in {_finder.folder}"
-    )
+    at = "a configuration file that a command is given" if _folder is None else f"the configuration, in {_folder}"
     return f"; put {top}.py beside {at}, install it, or put its folder on PYTHONPATH"
 
 
 def list_sent_files() -> list[str]:
     """Return files and package folders of the modules requested so far, for the ``py_modules`` of Ray's runtime_env."""
-    files = {} if _finder is None else _finder.files
-    return [str(file.parent if file.name == "__init__.py" else file) for file in files.values()]
+    return [str(file.parent if file.name == "__init__.py" else file) for file in _files.values()]
+
+
+def _request(module: str, folder: Path) -> None:
+    """Make a module, and those that it imports or names, importable if they lie in the folder and nowhere else.
+
+    Each waits in ``sys.modules`` and is executed when it is imported: in any order, and with imports in a circle.
+    """
+    requested = [module.partition(".")[0]]
+    while requested:
+        top = requested.pop()
+        package = folder / top
+        file = package / "__init__.py" if (package / "__init__.py").is_file() else folder / f"{top}.py"
+        if top in _files or not file.is_file() or _is_elsewhere(top, file):
+            continue
+        spec = spec_from_file_location(top, file)
+        assert spec is not None and spec.loader is not None, "a Python file has a loader"
+        spec.loader = LazyLoader(spec.loader)
+        sys.modules[top] = module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[top])
+        _files[top] = file
+        for source in package.rglob("*.py") if file.parent == package else [file]:
+            requested += _iter_mentioned(decode_source(source.read_bytes()))
+
+
+def _forget() -> None:
+    """Forget the modules of the folder, and what they made of themselves."""
+    for name in list(sys.modules):
+        if name.partition(".")[0] in _files:
+            del sys.modules[name]
+    _files.clear()
 
 
 def _is_elsewhere(name: str, file: Path) -> bool:

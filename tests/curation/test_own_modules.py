@@ -38,13 +38,13 @@ OWN = tuple(sorted(name.removesuffix(".py").replace("/", ".") for name in FILES 
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A folder with a configuration and modules; nothing of it is known afterwards."""
     known = set(sys.modules)
-    before = list(sys.meta_path)
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "run.yaml").write_text("name: x\n")
     yield tmp_path
-    own_modules._finder, sys.meta_path[:] = None, before
+    own_modules._forget()
+    own_modules._folder = None
     for name in {*sys.modules} - known:
         if name.startswith("own_"):
             del sys.modules[name]
@@ -85,6 +85,23 @@ def test_faults_of_a_module_are_told_in_a_line(folder: Path) -> None:
     (folder / "own_broken.py").write_text("x = 1\nif x\n")
     with pytest.raises(ImportError, match=r"own_broken\.py: line 2: expected ':'"):
         load_code("own_broken:X")
+    (folder / "own_broken.py").write_text("X = 1\nraise RuntimeError('in the middle')\n")
+    for _ in range(2):  # the second attempt does not find what the first one left
+        with pytest.raises(RuntimeError, match="in the middle"):
+            load_code("own_broken:X")
+    (folder / "own_broken.py").write_text("X = 2\n")
+    assert load_code("own_broken:X") == 2
+
+
+def test_modules_may_import_each_other(folder: Path) -> None:
+    (folder / "own_first.py").write_text("A = 1\nimport own_second\nB = own_second.B\n")
+    (folder / "own_second.py").write_text(
+        "import own_first, own_folder.deep\nB = own_first.A + own_folder.deep.VALUE\n"
+    )
+    own_modules.search_beside(str(folder / "run.yaml"))
+    before = list(sys.meta_path), list(sys.path)
+    assert load_code("own_first:B") == 41
+    assert (sys.meta_path, sys.path) == before
 
 
 def test_metadata_beside_it_is_no_installed_package_and_a_package_gains_nothing(folder: Path) -> None:
@@ -190,12 +207,11 @@ def test_every_command_that_takes_a_configuration_looks_beside_it(folder: Path, 
     (argument,) = [item for item in command.params if isinstance(item, click.Argument)]
     value: object = (str(folder / "run.yaml"),) if argument.nargs == -1 else str(folder / "run.yaml")
     assert argument.process_value(click.Context(command), value) == value
-    assert argument.callback is with_own_modules and own_modules._finder is not None
-    assert own_modules._finder.folder == str(folder)
+    assert argument.callback is with_own_modules and own_modules._folder == str(folder)
 
 
 def test_a_run_directory_brings_no_modules(folder: Path) -> None:
     from curation.commands.options import with_own_modules
 
     with_own_modules(click.Context(main), click.Option(["--x"]), str(folder))
-    assert own_modules._finder is None
+    assert own_modules._folder is None
