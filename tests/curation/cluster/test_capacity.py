@@ -187,7 +187,7 @@ def test_a_run_joins_the_cluster_that_is_named_or_in_the_environment(config: Pat
         assert first.returncode == 0, first.stderr
         again = curate(*command, "--address", there.address, **token)
         assert again.returncode == 0 and "label-pool" not in again.stderr, again.stderr
-        assert there.num_jobs() == 3
+        assert there.num_jobs() == 2, "the refused run and the first: nothing was left to do for the last"
 
 
 @pytest.mark.slow
