@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from curation.commands.status import Shown
-from curation.commands.tables import format_costs
 from curation.config.filter import FilterConfig, keep_of
 from curation.config.load import load_filter
 from curation.errors import ConfigError, UserError
@@ -61,8 +60,6 @@ def describe_filtered(filtered: Filtered, home: str) -> Iterator[str]:
     if not filtered.did:
         yield f"nothing to do: the pool has no new files since round {content['rounds'][-1]['round']}"
     yield from describe_content(content)
-    if content["costs"] is not None:
-        yield format_costs(content["costs"])
     yield f"manifest: {home}/filter.json names {len(content['files']):,} {content['data']} files"
 
 

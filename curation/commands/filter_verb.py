@@ -21,11 +21,9 @@ if TYPE_CHECKING:
     from curation.config import RunConfig, load
     from curation.config.filter import FilterConfig
     from curation.filter import run as filtering
-    from curation.pipeline import kept_forecast
 else:
     filters, planning = Lazy("curation.commands.filter"), Lazy("curation.commands.plan")
-    filtering, kept_forecast = Lazy("curation.filter.run"), Lazy("curation.pipeline.kept_forecast")
-    load = Lazy("curation.config.load")
+    filtering, load = Lazy("curation.filter.run"), Lazy("curation.config.load")
 
 
 @click.command()
@@ -33,7 +31,6 @@ else:
 @SET
 @click.option("--probe", "num_rows", type=click.IntRange(min=1), metavar="ROWS", help="Number of rows to probe.")
 @click.option("--no-probe", is_flag=True, help="Label no rows, and make no forecast.")
-@click.option("--save", is_flag=True, help="Keep the forecast, so that the report compares it with what is used.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def plan(config: str, overrides: tuple[str, ...], **how: Any) -> None:
     """Show the stages, their rows and what is already done, and forecast what labelling takes and costs.
@@ -49,29 +46,23 @@ def show_plan(
     *,
     num_rows: int | None = None,
     no_probe: bool = False,
-    save: bool = False,
     as_json: bool = False,
     recut: bool = False,
 ) -> None:
     """Print the plan of a run or a filter, by the options of ``curate plan``."""
-    if no_probe and (save or num_rows is not None):
-        raise ConfigError("--no-probe: makes no forecast; leave out --save and --probe, or --no-probe")
+    if no_probe and num_rows is not None:
+        raise ConfigError("--no-probe: makes no forecast; leave out --probe, or --no-probe")
     with redirect_stdout(sys.stderr):  # where Ray's warnings go, too: what this command prints is the plan alone
         planned = planning.make_plan(config, probe=not no_probe, num_rows=num_rows, recut=recut)
-    made, path = planned.forecast, None
-    if save and made is not None:
-        path = kept_forecast.save(made, config)
     if as_json:
         echo(json.dumps(planned.to_json(), indent=1))
         return
     echo(planned.table)
-    if made is not None:
-        echo(format_forecast(made.to_json()))
+    if planned.forecast is not None:
+        echo(format_forecast(planned.forecast.to_json()))
     else:
         for stage, why in planned.left_out:
             echo(f"not in a forecast: {stage} ({why})")
-    if path is not None:
-        echo(f"forecast: {path}")
 
 
 def _add_flags(command: Callable[..., Any]) -> Callable[..., Any]:

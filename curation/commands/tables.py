@@ -52,13 +52,6 @@ def format_forecast(forecast: Json) -> str:
     return render_text("curation.commands:forecast.j2", forecast, units=UNITS, amount=describe_amount)
 
 
-def format_costs(costs: Json) -> str:
-    """Return a saved forecast beside the actual use, one line per amount, noting values outside its interval."""
-    from curation.report.costs import describe_amount
-
-    return render_text("curation.commands:costs.j2", costs, amount=describe_amount)
-
-
 def format_percent_interval(value: Json | None) -> str:
     """Return an estimate in per cent with its interval, or an empty string if it is missing."""
     if value is None or value.get("value") is None:

@@ -53,7 +53,7 @@ class PassRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class SpentRecord:
-    """Amounts that a pass of a model has used, in all its runs or only in those since a forecast."""
+    """Amounts that a pass of a model has used, in all its runs."""
 
     actor_seconds: float
     prompt_tokens: int
@@ -62,8 +62,6 @@ class SpentRecord:
     commits: int
     bytes: int
     """Current size of the pass's table, in bytes."""
-    spans: Sequence[tuple[float, float]]
-    """Start and end of each run of the pass, in seconds since 1970."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,10 +214,6 @@ class RunRecord(RunInputs):
     generations: Sequence[GenerationRecord]
     numbers: Mapping[str, JsonView] = field(default_factory=dict)
     """Numbers of every generation (``report.numbers.compute_numbers``) by its name."""
-    forecast: JsonView | None = None
-    """Forecast that was saved in the run directory (``pipeline.planning.save``), if any."""
-    spent: Mapping[str, SpentRecord] = field(default_factory=dict)
-    """Amounts used since the forecast, by stage of the forecast."""
     answers: Sequence[JsonView] = ()
     """Oddities in a server's answers (``Spending.findings``), if a server is the teacher."""
     used: Mapping[str, SpentRecord] = field(default_factory=dict)
