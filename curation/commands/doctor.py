@@ -57,7 +57,7 @@ class Finding(NamedTuple):
 
     state: Literal["ok", "warn", "fail"]
     finding: str
-    fix: str
+    fix: str = ""
     check: str = ""
 
     @property
@@ -67,19 +67,8 @@ class Finding(NamedTuple):
         return f"{self.state:<5} {self.check:<16} {' '.join(f'{self.finding}{fix}'.split())}"
 
 
-def ok(finding: str) -> Finding:
-    """Return a finding of a check that passed."""
-    return Finding("ok", finding, "")
-
-
-def warn(finding: str, fix: str) -> Finding:
-    """Return a finding with which a run can start, but may be slow or end early."""
-    return Finding("warn", finding, fix)
-
-
-def fail(finding: str, fix: str) -> Finding:
-    """Return a finding with which a run cannot start, or would be wrong."""
-    return Finding("fail", finding, fix)
+ok, warn, fail = partial(Finding, "ok"), partial(Finding, "warn"), partial(Finding, "fail")
+"""Findings of a check that passed; with which a run may be slow or end early; with which it cannot start."""
 
 
 def run_check(check: str, look: Callable[P, Finding], *args: P.args, **kwargs: P.kwargs) -> Finding:
@@ -87,7 +76,7 @@ def run_check(check: str, look: Callable[P, Finding], *args: P.args, **kwargs: P
     try:
         verdict = look(*args, **kwargs)
     except CurationError as error:  # its message says how to fix the problem
-        verdict = fail(str(error), "")
+        verdict = fail(str(error))
     except Exception as error:  # what is examined may be broken in any way
         verdict = fail(f"the check itself failed: {type(error).__name__}: {error}", "fix the problem in the message")
     return verdict._replace(check=check)
@@ -155,13 +144,8 @@ def check_memory() -> Finding:
 def check_disk(path: Path, fix: str, *, full: float = 0.0) -> Finding:
     """Check the free space at a path, where nothing is written once the share ``1 - full`` of the disk is used."""
     usage = shutil.disk_usage(find_existing(path))
-    return rate_disk(path, usage.free, usage.total, fix, full=full)
-
-
-def rate_disk(path: Path, free: int, total: int, fix: str, *, full: float) -> Finding:
-    """Return the verdict on a disk with ``free`` of ``total`` bytes left (:func:`check_disk`)."""
-    least = full * total
-    return rate_room(str(path), free, fix, good=max(10 * GIB, 2 * least), least=max(GIB, least))
+    least = full * usage.total
+    return rate_room(str(path), usage.free, fix, good=max(10 * GIB, 2 * least), least=max(GIB, least))
 
 
 def check_ray_disk() -> Finding:

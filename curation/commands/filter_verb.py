@@ -1,6 +1,5 @@
 """The commands ``curate plan`` and ``curate filter``, which share options; heavy modules are imported on use."""
 
-import json
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from curation.commands.options import ADDRESS, ALLOW_CODE, CONFIG, INPUTS, SET, add_address
+from curation.commands.printing import show
 from curation.commands.tables import format_forecast
 from curation.errors import ConfigError, ShiftError
 from curation.escaping import echo
@@ -54,15 +54,10 @@ def show_plan(
         raise ConfigError("--no-probe: makes no forecast; leave out --probe, or --no-probe")
     with redirect_stdout(sys.stderr):  # where Ray's warnings go, too: what this command prints is the plan alone
         planned = planning.make_plan(config, probe=not no_probe, num_rows=num_rows, recut=recut)
-    if as_json:
-        echo(json.dumps(planned.to_json(), indent=1))
-        return
-    echo(planned.table)
-    if planned.forecast is not None:
-        echo(format_forecast(planned.forecast.to_json()))
-    else:
-        for stage, why in planned.left_out:
-            echo(f"not in a forecast: {stage} ({why})")
+    facts = planned.to_json()
+    show(facts, "curation.commands:plan.j2", as_json=as_json)
+    if facts["forecast"] is not None and not as_json:
+        echo(format_forecast(facts["forecast"]))
 
 
 def _add_flags(command: Callable[..., Any]) -> Callable[..., Any]:

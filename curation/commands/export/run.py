@@ -1,7 +1,7 @@
 """A run directory as exports and `curate explain` read it: its tables, students and selections, without Ray."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
@@ -13,6 +13,7 @@ from curation.config.load import load_config
 from curation.errors import ExportError, TableError
 from curation.json_types import Json
 from curation.pipeline.growth import iter_prepare_records
+from curation.pipeline.numbers import read_numbers_after
 from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Position, Stage
 from curation.rundir.manifest import Manifest, StageRecord
@@ -132,6 +133,8 @@ class Student(RecordedRun):
     generation: int
     name: str = ""
     """The name of a further student; empty for the student that teaches the next generation."""
+    record: StageRecord | None = None
+    """The record of the stage that made what is exported, the student or its rows."""
 
     @property
     def branch(self) -> str:
@@ -156,6 +159,16 @@ class Student(RecordedRun):
     def selecting(self) -> StageRecord | None:
         """The record of the stage that selected the student's rows."""
         return self.of_generation("pool", Select)
+
+    @cached_property
+    def measured(self) -> Json | None:
+        """The generation's ``metrics.json`` on the exported part, or ``None`` if it was not computed since."""
+        return None if self.record is None else read_numbers_after(self.manifest, self.record, self.generation)
+
+    @property
+    def numbers(self) -> Json | None:
+        """The numbers of the generation; ``None`` outside the main chain, as cards have no results there."""
+        return None if self.measured is None or self.branch else self.measured["numbers"]
 
     @property
     def trust(self) -> StageRecord | None:
@@ -260,4 +273,4 @@ def find_selection(config: RunConfig, manifest: Manifest, arm: str | None, gener
     pairs = student.of_generation("pool", WritePreferences)
     if pairs is not None and pairs.inputs["selected"].get(arm) == made["table"]:
         made = pairs.outputs["arms"][arm]
-    return student, TableRef.from_json(made["table"])
+    return replace(student, record=selected), TableRef.from_json(made["table"])
