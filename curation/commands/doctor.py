@@ -365,11 +365,8 @@ def write_row(folder: str, number: int) -> NodeWritten:
 def _check_store(directory: Place) -> Finding:
     """Let each node write a row to the run's store; commit, read back and remove the rows."""
     with scratch(directory) as folder:
-        living, uri = nodes.list_living(), io.create(str(folder / "rows.lance"), ROWS).uri
-        asked = [
-            nodes.make_task(write_row, node["NodeID"]).remote(str(folder), number) for number, node in enumerate(living)
-        ]
-        verdict = rate_store(uri, nodes.collect(living, asked, SECONDS))
+        uri = io.create(str(folder / "rows.lance"), ROWS).uri
+        verdict = rate_store(uri, nodes.ask(write_row, lambda number: (str(folder), number), seconds=SECONDS))
     if folder.exists():
         return fail(f"{directory}: {folder.name} is still there after it was removed", "remove it by hand")
     return verdict._replace(finding=f"{directory}: {verdict.finding}")
