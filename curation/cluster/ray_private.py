@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest.mock import patch
 
 
 @contextmanager
@@ -23,6 +22,8 @@ def starting(tell: Callable[[str], None], *, alone: bool = False) -> Iterator[No
     only on macOS and Windows (``ray.init`` replaces a given loopback address by the network's), and does not start the
     process that forwards the workers' output to drivers, since none listens (``log_to_driver``).
     """
+    from unittest.mock import patch
+
     from ray._private import ray_constants, utils, worker
     from ray._private.node import Node
 

@@ -89,15 +89,15 @@ def examine(
 
     ``address`` of a Ray cluster overrides the configuration's.
     """
-    loaded: list[RunConfig] = []
+    config: RunConfig | None = None
 
     def load(path: str) -> Finding:
-        loaded.append(load_config(path, overrides))
-        return ok(f"{path} is valid; run directory {loaded[0].directory}")
+        nonlocal config
+        config = load_config(path, overrides)
+        return ok(f"{path} is valid; run directory {config.directory}")
 
     if config_path is not None:
         yield run_check("config", load, config_path)
-    config = loaded[0] if loaded else None
     settings = RayConfig() if config is None else config.ray
     settings = settings.model_copy(update={"address": address or settings.address})
     directory = Path("runs").absolute() if config is None else config.directory

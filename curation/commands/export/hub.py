@@ -184,7 +184,7 @@ def export_rows(
     config, manifest = read_run(run)
     generation = choose_generation(config, generation, "leave it out for the last one")
     student, table = find_selection(config, manifest, arm, generation)
-    num_rows = io.count(table)
+    num_rows, is_measured = io.count(table), student.measured is not None
     if columns:
         rows = read_with_columns(config, manifest, table, columns)
     else:
@@ -196,7 +196,7 @@ def export_rows(
         describe(folder, lineage, card, MARKER)
     kind = f"{'Parquet' if form == 'parquet' else 'JSONL'} file{'s' if num_files > 1 else ''}"
     words = [f"{output}: {num_rows:,} rows of the arm {student.arm} in {num_files} {kind}, with README.md"]
-    if student.measured is None:
+    if not is_measured:
         words.append(
             f"warning: {run} has no numbers of these rows, so the card has no purity; when `curate run` has ended, "
             "export again with --force"

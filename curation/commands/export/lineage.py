@@ -9,7 +9,6 @@ from curation.commands.export.run import Student, Trained
 from curation.config import TrustConfig
 from curation.config.models import find_student_section
 from curation.json_types import Json, JsonView
-from curation.pipeline.growth import iter_prepare_records
 from curation.refs import ModelRef, TableRef
 from curation.report.rules import STOP
 from curation.report.students import collect_trainings, describe_decoding
@@ -183,17 +182,14 @@ def _describe_guarantee(student: Student, budget: JsonView, generation: Json | N
 
 
 def _describe_data(student: Student) -> Json:
-    config = student.config
-    labels, pool = student.of_generation("pool", Label), student.of_generation("pool", Score)
-    prepared = [record.outputs["tables"] for record in iter_prepare_records(student.manifest)]
-    scored = pool or labels
+    config, scored = student.config, student.of_generation("pool", Score, Label)
     return {
         "domain": config.domain.model_dump(mode="json"),
         "sources": {
             name: {"path": source.path, "files": student.manifest.files.get(name, [])}
             for name, source in config.sources.items()
         },
-        "tables": {name: table for tables in prepared for name, table in tables.items()},
+        "tables": {name: table.to_json() for name, table in student.splits.items()},
         "labels": None if scored is None else scored.outputs.get("labels"),
     }
 
