@@ -170,7 +170,7 @@ def wait_for_call(call: Callable[[], Result]) -> Result:
             future.set_exception(error)
 
     threading.Thread(target=make_call, daemon=True).start()
-    while not future.done():
+    while True:
         check()
-        wait([future], timeout=LOOK_SECONDS)
-    return future.result()
+        if wait([future], timeout=LOOK_SECONDS).done:
+            return future.result()
