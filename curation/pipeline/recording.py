@@ -94,13 +94,11 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
     )
 
 
-def _collect_used(manifest: Manifest, names: Iterable[str]) -> dict[str, report.SpentRecord]:
+def _collect_used(manifest: Manifest, names: Iterable[str]) -> dict[str, Json]:
     """Return the amounts that the named stages have used, by name, for finished stages with labels."""
     spent, done = compute_spent(manifest.events.last(MOST_EVENT_BYTES)), manifest.stages
     return {
-        name: report.SpentRecord(
-            **asdict(spent[name]), bytes=io.get_table_size(TableRef.from_json(done[name].outputs["labels"]))
-        )
+        name: asdict(spent[name]) | {"bytes": io.get_table_size(TableRef.from_json(done[name].outputs["labels"]))}
         for name in names
         if name in spent and "labels" in done[name].outputs
     }

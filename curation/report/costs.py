@@ -77,7 +77,7 @@ def collect_spent(run: RunRecord, arm: JsonView | None) -> Json:
     total: dict[str, float | None] = {
         "elapsed": _compute_covered([(began, began + seconds) for began, seconds in starts]),
         "stage_seconds": sum(stage.seconds for stage in run.stages),
-        **{name: sum(getattr(item, name) for item in used) if used else None for name in (*PASS_AMOUNTS, "bytes")},
+        **{name: sum(item[name] for item in used) if used else None for name in (*PASS_AMOUNTS, "bytes")},
     }
     selected, purity = (0, None) if arm is None else (arm["num_selected"], arm["purity"])
     numbers = {
@@ -90,7 +90,7 @@ def collect_spent(run: RunRecord, arm: JsonView | None) -> Json:
         for kind, number in numbers.items()
         if number
     }
-    by_pass = {name: {amount: getattr(item, amount) for amount in PASS_AMOUNTS} for name, item in run.used.items()}
+    by_pass = {name: {amount: item[amount] for amount in PASS_AMOUNTS} for name, item in run.used.items()}
     return {"total": total, "numbers": numbers, "each": each, "by_pass": by_pass}
 
 

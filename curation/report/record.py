@@ -52,19 +52,6 @@ class PassRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpentRecord:
-    """Amounts that a pass of a model has used, in all its runs."""
-
-    actor_seconds: float
-    prompt_tokens: int
-    output_tokens: int
-    chunks: int
-    commits: int
-    bytes: int
-    """Current size of the pass's table, in bytes."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class GenerationRecord:
     """A generation: its teacher, its selections, and the results of its students."""
 
@@ -216,8 +203,8 @@ class RunRecord(RunInputs):
     """Numbers of every generation (``report.numbers.compute_numbers``) by its name."""
     answers: Sequence[JsonView] = ()
     """Oddities in a server's answers (``Spending.findings``), if a server is the teacher."""
-    used: Mapping[str, SpentRecord] = field(default_factory=dict)
-    """Amounts that each pass of a model used, in all its runs."""
+    used: Mapping[str, JsonView] = field(default_factory=dict)
+    """Amounts that each pass of a model used, in all its runs: those of ``Spent``, and the ``bytes`` of its table."""
     directory: str = "RUN_DIR"
     """Run directory, for the commands that the report names."""
     chain: ChainRecord | None = None
