@@ -199,7 +199,9 @@ def _compare(forecast: dict[str, Any], run_dir: str, before: dict[str, Spent]) -
     stages = [stage["name"] for stage in forecast["stages"]]
 
     def since(amount: str) -> float:
-        return sum(getattr(spent[name], amount) - getattr(before.get(name, Spent()), amount) for name in stages)
+        return sum(
+            getattr(spent.get(name, Spent()), amount) - getattr(before.get(name, Spent()), amount) for name in stages
+        )
 
     sizes = [io.get_table_size(TableRef.from_json(manifest.stages[name].outputs["labels"])) for name in stages]
     used = {
