@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +35,7 @@ from curation.domains import get_domain
 from curation.metrics import compute_proportion
 from curation.metrics.totals import compute_population_mean, compute_ratio, make_exact
 from curation.refs import TableRef
-from curation.report.costs import UNITS, compute_amounts, compute_money, describe_amount
+from curation.report.costs import UNITS, compute_amounts, compute_covered, compute_money, describe_amount
 from curation.rundir.events import EventLog, compute_spent
 from curation.rundir.manifest import Manifest
 from curation.sources import Assignment, Permutation
@@ -203,11 +204,13 @@ def _compare(forecast: dict[str, Any], run_dir: str, before: dict[str, Spent]) -
             getattr(spent.get(name, Spent()), amount) - getattr(before.get(name, Spent()), amount) for name in stages
         )
 
+    starts = [(datetime.fromisoformat(manifest.stages[name].started).timestamp(), name) for name in stages]
+    spans = [(began, began + manifest.stages[name].seconds) for began, name in starts]
     sizes = [io.get_table_size(TableRef.from_json(manifest.stages[name].outputs["labels"])) for name in stages]
     used = {
         "prompt_tokens": make_exact(since("prompt_tokens")),
         "output_tokens": make_exact(since("output_tokens")),
-        "hours": make_exact(sum(manifest.stages[name].seconds for name in stages) / 3600),
+        "hours": make_exact(compute_covered(spans) / 3600),
         **compute_amounts(make_exact(since("actor_seconds") / 3600), forecast["workforce"]),
         "bytes": make_exact(sum(sizes)),
     }

@@ -75,7 +75,7 @@ def collect_spent(run: RunRecord, arm: JsonView | None) -> Json:
     used = list(run.used.values())
     starts = [(datetime.fromisoformat(stage.started).timestamp(), stage.seconds) for stage in run.stages]
     total: dict[str, float | None] = {
-        "elapsed": _compute_covered([(began, began + seconds) for began, seconds in starts]),
+        "elapsed": compute_covered([(began, began + seconds) for began, seconds in starts]),
         "stage_seconds": sum(stage.seconds for stage in run.stages),
         **{name: sum(item[name] for item in used) if used else None for name in (*PASS_AMOUNTS, "bytes")},
     }
@@ -94,7 +94,7 @@ def collect_spent(run: RunRecord, arm: JsonView | None) -> Json:
     return {"total": total, "numbers": numbers, "each": each, "by_pass": by_pass}
 
 
-def _compute_covered(spans: Sequence[tuple[float, float]]) -> float:
+def compute_covered(spans: Sequence[tuple[float, float]]) -> float:
     """Return the number of seconds that at least one of the spans covers."""
     covered, until = 0.0, float("-inf")
     for began, ended in sorted(spans):
