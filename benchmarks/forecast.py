@@ -1,6 +1,6 @@
 """Forecasts of ``curate plan`` beside the actual costs of runs: ``python -m benchmarks.forecast``.
 
-Five runs, each planned (``curate plan --save``) and then executed in a separate process:
+Five runs, each planned (``curate plan --json``) and then executed in a separate process:
 
 - chess: real puzzles, a small model of transformers, hidden states stored;
 - skewed: a scripted teacher whose time is proportional to text length, and files sorted by length, so that the first
@@ -9,11 +9,9 @@ Five runs, each planned (``curate plan --save``) and then executed in a separate
 - questions: multiple choice, answered by a model from scratch;
 - resumed: puzzles with students, stopped when half of the stages are done, then planned and run to the end.
 
-Printed for each amount: the forecast, its 95 % interval, the actual number in ``report.json``, and whether the interval
-contains it; and the same for the time of the whole command, including training, tests and report. All run directories
-are in one folder, so later forecasts know the durations of earlier stages. Then, over ``--repeats`` samples of a skewed
-population, drawn like those of the probe, and as many probes with simulated chunks: how often the intervals contain the
-true number of tokens and the true rate.
+Printed for each amount: the forecast, its 95 % interval, what the forecast's stages have used since, and whether the
+interval contains it; and the same for the time of the whole command, including training, tests and report. All run
+directories are X
 """
 
 import argparse
@@ -24,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,12 +30,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
-from curation.config import DomainConfig
+from curation.config import DomainConfig, PricesConfig
 from curation.domains import get_domain
 from curation.metrics import compute_proportion
-from curation.metrics.totals import compute_population_mean, compute_ratio
-from curation.report.costs import describe_amount
+from curation.metrics.totals import compute_population_mean, compute_ratio, make_exact
+from curation.refs import TableRef
+from curation.report.costs import UNITS, compute_amounts, compute_covered, compute_money, describe_amount
+from curation.rundir.events import EventLog, compute_spent
+from curation.rundir.manifest import Manifest
 from curation.sources import Assignment, Permutation
+from curation.tables import io
+from curation.telemetry.standing import Spent
 
 HERE = Path(__file__).parents[1]
 LINES = ("prompt_tokens", "output_tokens", "hours", "cpu_hours", "bytes", "money")
@@ -149,7 +153,7 @@ class Compared(NamedTuple):
     """A run with its forecast and its actual costs."""
 
     costs: dict[str, Any] | None
-    """Costs in the run's report; ``None`` if nothing could be probed."""
+    """The forecast's amounts beside the actual ones; ``None`` if nothing could be probed."""
     seconds: dict[str, float]
     """Forecast of the seconds of the whole command: ``value``, ``low`` and ``high``."""
     actual: float
@@ -162,7 +166,7 @@ class Compared(NamedTuple):
 
 
 def planned_and_run(name: str, directory: Path) -> Compared:
-    """Save a forecast, do the run, and compare both."""
+    """Forecast, do the run, and compare both."""
     config = {
         "name": name.replace(" ", "-"),
         "run_dir": str(directory.parent / "runs" / name.replace(" ", "-")),
@@ -175,14 +179,53 @@ def planned_and_run(name: str, directory: Path) -> Compared:
     path.write_text(yaml.safe_dump(config))
     if name in HALF_WAY:
         _half_way(path, Path(config["run_dir"]))
-    planned = json.loads(_curate("plan", str(path), "--save", "--json"))
+    planned = json.loads(_curate("plan", str(path), "--json"))
     if planned["total"]["seconds"] is None:
         raise RuntimeError(f"{name}: no time was forecast, as a model was never measured here; do such a run before")
+    before = _read_spent(config["run_dir"])
     begun = time.monotonic()
     _curate("run", str(path))
     actual = time.monotonic() - begun
-    report: dict[str, Any] = json.loads((Path(config["run_dir"]) / "report.json").read_text())
-    return Compared(report["costs"], planned["total"]["seconds"], actual)
+    costs = None if planned["forecast"] is None else _compare(planned["forecast"], config["run_dir"], before)
+    return Compared(costs, planned["total"]["seconds"], actual)
+
+
+def _read_spent(run_dir: str) -> dict[str, Spent]:
+    return compute_spent(EventLog(Path(run_dir)).last(1 << 40))
+
+
+def _compare(forecast: dict[str, Any], run_dir: str, before: dict[str, Spent]) -> dict[str, Any]:
+    """Return a forecast's amounts, and what its stages have used in the run beyond ``before``, in lines."""
+    manifest, spent = Manifest.load(Path(run_dir)), _read_spent(run_dir)
+    stages = [stage["name"] for stage in forecast["stages"]]
+
+    def since(amount: str) -> float:
+        return sum(
+            getattr(spent.get(name, Spent()), amount) - getattr(before.get(name, Spent()), amount) for name in stages
+        )
+
+    starts = [(datetime.fromisoformat(manifest.stages[name].started).timestamp(), name) for name in stages]
+    spans = [(began, began + manifest.stages[name].seconds) for began, name in starts]
+    sizes = [io.get_table_size(TableRef.from_json(manifest.stages[name].outputs["labels"])) for name in stages]
+    used = {
+        "prompt_tokens": make_exact(since("prompt_tokens")),
+        "output_tokens": make_exact(since("output_tokens")),
+        "hours": make_exact(compute_covered(spans) / 3600),
+        **compute_amounts(make_exact(since("actor_seconds") / 3600), forecast["workforce"]),
+        "bytes": make_exact(sum(sizes)),
+    }
+    used |= compute_money(used, PricesConfig(**PRICES))
+    lines = [
+        {
+            "name": name,
+            "words": UNITS[name],
+            "forecast": of,
+            "actual": used[name].value,
+            "inside": None if None in (of["low"], of["high"]) else of["low"] <= used[name].value <= of["high"],
+        }
+        for name, of in forecast["total"].items()
+    ]
+    return {"probe_rows": sum(probe["rows"] for probe in forecast["probes"]), "lines": lines}
 
 
 def _curate(*arguments: str) -> str:

@@ -96,7 +96,7 @@ def _trust(path: str, found: object) -> Trust:
 class _Trusts(Registry[Trust]):
     def find(self, name: str) -> Trust:
         if label_columns.is_given(name):
-            return Column(label_columns.describe_column(name), name)
+            return Column(name.replace("_", " "), name)
         return super().find(name)
 
 

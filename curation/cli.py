@@ -21,7 +21,7 @@ _COMMANDS, _EXTRAS = "curation.commands", "curation.extras"
 USUAL = {
     "init": f"{_EXTRAS}.init.verb:init",
     "validate": f"{_COMMANDS}.run_verbs:validate",
-    "plan": f"{_COMMANDS}.filter_verb:plan",
+    "plan": f"{_COMMANDS}.run_verbs:plan",
     "run": f"{_COMMANDS}.run_verbs:run",
     "status": f"{_COMMANDS}.run_verbs:status",
     "report": f"{_COMMANDS}.run_verbs:report",
@@ -31,7 +31,7 @@ USUAL = {
     "export": f"{_COMMANDS}.export_verbs:export_rows",
     "export-student": f"{_COMMANDS}.export_verbs:export_student",
     "export-trust": f"{_COMMANDS}.export_verbs:export_trust",
-    "filter": f"{_COMMANDS}.filter_verb:filter_pool",
+    "filter": f"{_COMMANDS}.run_verbs:filter_pool",
 }
 """Commands in the order in which a user meets them, each as ``module:NAME``, imported when it is called."""
 RARE = {

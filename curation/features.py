@@ -94,7 +94,7 @@ class Feature:
     package: str | None = None
     """The class of a part that a trust package may have, a ``curation.filter.parts.PackagePart``."""
     export: str | None = None
-    """A function of ``curation.commands.export.fit.Fit`` and a folder for its work that returns the part of a package
+    """A function of ``curation.commands.export.run.Fit`` and a folder for its work that returns the part of a package
     with its ``PartFiles``, or the reason why there is none."""
 
 

@@ -61,8 +61,3 @@ def is_given(column: str) -> bool:
 def is_from_domain(column: str) -> bool:
     """Return whether a column is a number that only some domains have: of ``DOMAIN_NUMBERS``, or a given one."""
     return column in DOMAIN_NUMBERS or is_given(column)
-
-
-def describe_column(column: str) -> str:
-    """Return the name of a column in words, e.g. ``given confidence``."""
-    return column.replace("_", " ")

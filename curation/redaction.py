@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from curation.json_types import map_texts
+
 HIDDEN = "***"
 _PASSWORD = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<user>[^/\s@:]*)(?P<password>:[^/\s]*)?@")
 _PARAMETER = re.compile(
@@ -32,11 +34,7 @@ def redact_text(text: str) -> str:
 
 def redact_value(value: object) -> Any:
     """Return a JSON value with :func:`redact_text` applied to all its strings."""
-    if isinstance(value, Mapping):
-        return {key: redact_value(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [redact_value(item) for item in value]
-    return redact_text(value) if isinstance(value, str) else value
+    return map_texts(redact_text, value)
 
 
 def iter_secrets(value: object, at: str = "") -> Iterator[tuple[str, bool]]:

@@ -2,19 +2,18 @@
 
 SIGINT is Ctrl-C; SIGTERM comes from a spot machine's notice, Kubernetes and Slurm. A signal or a lost lease sets an
 event, and nothing is raised in another thread: each thread looks at its own event, between the steps of its work and
-while it waits (:func:`check`). Long waits in a stage use :func:`wait_for_call` or :func:`iter_arriving`, which look
-too.
+while it waits (:func:`check`). Long waits in a stage use :func:`wait_for_call`, which looks too.
 """
 
 import os
-import queue
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -162,45 +161,16 @@ def stopped_by_signals(farewell: Callable[[signal.Signals], None] | None = None)
 
 def wait_for_call(call: Callable[[], Result]) -> Result:
     """Return the result of ``call``, made in a daemon thread, so that the wait can end by ``Stopped``."""
-    (found,) = iter_arriving(call() for _ in range(1))
-    return found
+    future: Future[Result] = Future()
 
-
-def iter_arriving(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield the items as a thread of their own makes them; raise ``Stopped`` if the caller's work is to end."""
-    given: queue.Queue[tuple[bool, Any]] = queue.Queue(maxsize=1)
-    ended = threading.Event()
-
-    def give(is_item: bool, value: object) -> None:
-        while not ended.is_set():
-            with suppress(queue.Full):
-                given.put((is_item, value), timeout=LOOK_SECONDS)
-                return
-
-    def give_all() -> None:
+    def make_call() -> None:
         try:
-            for item in items:
-                give(True, item)
-                if ended.is_set():
-                    return
-        except BaseException as error:  # raised again where the items are taken
-            give(False, error)
-        else:
-            give(False, None)
+            future.set_result(call())
+        except BaseException as error:  # raised again where the result is taken
+            future.set_exception(error)
 
-    threading.Thread(target=give_all, daemon=True).start()
-    try:
-        while True:
-            check()
-            try:
-                is_item, value = given.get(timeout=LOOK_SECONDS)
-            except queue.Empty:
-                continue
-            if is_item:
-                yield value
-            elif value is None:
-                return
-            else:
-                raise value
-    finally:
-        ended.set()
+    threading.Thread(target=make_call, daemon=True).start()
+    while True:
+        check()
+        if wait([future], timeout=LOOK_SECONDS).done:
+            return future.result()

@@ -35,7 +35,7 @@ _OWN = """
     curate inspect any/table.lance --where 'label IS NULL' --columns row_id,completion --rows 20 --version 3
     curate inspect runs/my-run | curate inspect runs/my-run gen-0/label-pool | curate inspect runs/quickstart
     curate inspect runs/quickstart gen-0/label-pool --where 'mean_logprob > -0.5' --rows 5
-    curate plan CONFIG | curate plan CONFIG --save | curate plan examples/quickstart.yaml --no-probe
+    curate plan CONFIG | curate plan examples/quickstart.yaml --no-probe
     curate report CONFIG | curate run CONFIG | curate run RUN_DIR --redo STAGE
     curate run CONFIG --until gen-0/teacher
     curate run CONFIG --redo STAGE

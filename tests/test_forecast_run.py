@@ -1,8 +1,9 @@
-"""A forecast that is saved, the run, and both side by side in the report; a probe leaves nothing in an object store."""
+"""A forecast, and what the run then uses; a probe leaves nothing in the run directory or an object store."""
 
 import json
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 from curation import run
 from curation.cli import main
 from curation.config.load import load_config
+from curation.report.costs import compute_covered
 from curation.storage.paths import to_place
 from tests.object_store import object_store
 
@@ -50,27 +52,27 @@ def written(directory: Path, **changes: Any) -> Path:
 
 
 @pytest.mark.slow
-def test_the_report_sets_the_forecast_against_what_the_run_used(local_ray, tmp_path: Path):
+def test_the_run_uses_what_was_forecast(local_ray, tmp_path: Path):
     path = written(tmp_path)
-    planned = CliRunner().invoke(main, ["plan", str(path), "--save", "--probe", "300"], catch_exceptions=False)
-    assert planned.exit_code == 0 and "forecast.json" in planned.stdout
-    assert [item.name for item in (tmp_path / "run").iterdir()] == ["forecast.json"]
+    planned = CliRunner().invoke(main, ["plan", str(path), "--json", "--probe", "300"], catch_exceptions=False)
+    assert planned.exit_code == 0 and not (tmp_path / "run").exists()
+    forecast = json.loads(planned.stdout)["forecast"]
+    assert {stage["name"] for stage in forecast["stages"]} == {"gen-0/label-source", "gen-0/label-pool"}
 
     report = run(load_config(path))
-    costs = report["costs"]
-    lines = {line["name"]: line for line in costs["lines"]}
-    assert costs["not_run"] == [] and set(costs["stages"]) == {"gen-0/label-source", "gen-0/label-pool"}
+    spent = report["spent"]["total"]
     # The signal's rollouts are tokens of the teacher, too: more than one answer a row.
-    assert lines["output_tokens"]["actual"] > 1.5 * NUM_ROWS
-    assert all(lines[name]["inside"] for name in ("prompt_tokens", "output_tokens", "bytes")), lines
-    assert all(lines[name]["inside"] for name in ("hours", "cpu_hours", "money")), lines
-    page = (tmp_path / "run" / "report.html").read_text()
-    assert "Forecast against actual" in page and "EUR together, with a month of storage" in page
+    assert spent["output_tokens"] > 1.5 * NUM_ROWS
+    hours = spent["actor_seconds"] / 3600 * forecast["workforce"]["each"]["CPU"]
+    stages = [stage for stage in report["stages"] if stage["name"] in report["spent"]["by_pass"]]
+    starts = [(datetime.fromisoformat(stage["started"]).timestamp(), stage["seconds"]) for stage in stages]
+    seconds = compute_covered([(began, began + lasted) for began, lasted in starts])  # they run side by side
+    used = {**spent, "cpu_hours": hours, "hours": seconds / 3600, "money": hours * 1.0 + spent["bytes"] / 1e9 * 0.02}
+    for name in ("prompt_tokens", "output_tokens", "bytes", "hours", "cpu_hours", "money"):
+        assert forecast["total"][name]["low"] <= used[name] <= forecast["total"][name]["high"], (name, used, forecast)
 
     done = CliRunner().invoke(main, ["plan", str(path), "--json"], catch_exceptions=False)
     assert json.loads(done.stdout)["forecast"] is None  # nothing is left to do, and nothing is probed
-    changed = load_config(path, ["teacher.scripted.seconds_per_token=0.0001"])
-    assert run(changed)["costs"]["changed"] == ["teacher.scripted.seconds_per_token was 0.0002, is 0.0001"]
 
 
 @pytest.mark.slow

@@ -22,6 +22,8 @@ from curation.heavy import ray
 
 CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 30.0
 """Time limits for the address to accept a connection, and to answer as Ray, with the start of the asking process."""
+NODE_TYPE = "ray.io/node-group"
+"""Ray's label with the type of a node that an autoscaler started."""
 LOCAL = "local"  # the address that makes Ray start a new cluster on this machine
 
 
@@ -275,4 +277,5 @@ def is_one_machine(settings: RayConfig) -> bool:
 
 def can_autoscale() -> bool:
     """Return whether an autoscaler may add nodes, which have types (otherwise Ray says ``node_`` and the node's id)."""
-    return any(name and not re.fullmatch("node_[0-9a-f]{56}", name) for name in ray_private.list_node_types())
+    types = {node["Labels"].get(NODE_TYPE, "") for node in nodes.list_living()} | ray_private.list_reported_types()
+    return any(name and not re.fullmatch("node_[0-9a-f]{56}", name) for name in types)

@@ -43,30 +43,30 @@ def list_living() -> list[Json]:
     return sorted(alive, key=lambda node: (node["NodeManagerAddress"], node["NodeID"]))
 
 
-def ask(question: Callable[..., Any], *arguments: object, seconds: float = ANSWER_SECONDS) -> list[NodeAnswer]:
-    """Return the answers of all living nodes to a question, each from a task that takes no resources of its node."""
-    nodes = list_living()
-    asked = [make_task(question, node["NodeID"]).remote(*arguments) for node in nodes]
-    answers = collect(nodes, asked, seconds)
-    for answer, reference in zip(answers, asked, strict=True):
-        if answer.problem is not None:
-            ray.cancel(reference, force=True)
-    return answers
+def ask(
+    question: Callable[..., Any],
+    make_arguments: Callable[[int], tuple[object, ...]] = lambda number: (),
+    *,
+    seconds: float = ANSWER_SECONDS,
+) -> list[NodeAnswer]:
+    """Return the answers of all living nodes to a question, each from a task that takes no resources of its node.
 
-
-def collect(nodes: Sequence[JsonView], asked: Sequence[Any], seconds: float) -> list[NodeAnswer]:
-    """Return each node's answer to the call that was sent to it, after waiting at most ``seconds`` for all of them."""
+    ``make_arguments`` gets the number of a node; all answers together are waited for at most ``seconds``.
+    """
+    nodes, answers = list_living(), []
+    asked = [make_task(question, node["NodeID"]).remote(*make_arguments(number)) for number, node in enumerate(nodes)]
     if asked:
-        ray.wait(list(asked), num_returns=len(asked), timeout=seconds)
-    answers = []
-    for node, answer in zip(nodes, asked, strict=True):
+        ray.wait(asked, num_returns=len(asked), timeout=seconds)
+    for node, reference in zip(nodes, asked, strict=True):
         value, problem = None, None
         try:
-            value = ray.get(answer, timeout=0)
+            value = ray.get(reference, timeout=0)
         except ray.exceptions.GetTimeoutError:
             problem = f"no answer within {seconds:g} seconds"
         except ray.exceptions.RayError as error:
             problem = f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
+        if problem is not None:
+            ray.cancel(reference, force=True)
         answers.append(NodeAnswer(node=name(node), value=value, problem=problem))
     return answers
 

@@ -9,7 +9,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 
@@ -22,6 +22,8 @@ def starting(tell: Callable[[str], None], *, alone: bool = False) -> Iterator[No
     only on macOS and Windows (``ray.init`` replaces a given loopback address by the network's), and does not start the
     process that forwards the workers' output to drivers, since none listens (``log_to_driver``).
     """
+    from unittest.mock import patch
+
     from ray._private import ray_constants, utils, worker
     from ray._private.node import Node
 
@@ -30,31 +32,26 @@ def starting(tell: Callable[[str], None], *, alone: bool = False) -> Iterator[No
     begun: list[Node] = []
     begin = Node.__init__
 
-    def noted(node: Node, *arguments: Any, **named: Any) -> None:
+    def note(node: Node, *arguments: Any, **named: Any) -> None:
         begun.append(node)
         begin(node, *arguments, **named)
 
-    changes: list[tuple[Any, str, Any]] = [
-        (utils, "set_sigterm_handler", lambda handler: None),
-        (Node, "__init__", noted),
-    ]
-    if alone:
-        changes += [(ray_constants, "ENABLE_RAY_CLUSTER", False), (Node, "start_log_monitor", lambda node: None)]
-    before = [(of, name, getattr(of, name)) for of, name, _ in changes]
-    try:
-        for change in changes:
-            setattr(*change)
-        yield
-    except BaseException:
-        for node in begun:  # Ray ends what it began only with this process, and a next try begins it again
-            if hasattr(node, "all_processes"):
-                node.kill_all_processes(check_alive=False, wait=True)
-        raise
-    finally:
-        for change in before:
-            setattr(*change)
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))  # over that of C++
+    with ExitStack() as changes:
+        changes.enter_context(patch.object(utils, "set_sigterm_handler"))
+        changes.enter_context(patch.object(Node, "__init__", note))
+        if alone:
+            changes.enter_context(patch.object(ray_constants, "ENABLE_RAY_CLUSTER", False))
+            changes.enter_context(patch.object(Node, "start_log_monitor"))
+        try:
+            yield
+        except BaseException:
+            for node in begun:  # Ray ends what it began only with this process, and a next try begins it again
+                if hasattr(node, "all_processes"):
+                    node.kill_all_processes(check_alive=False, wait=True)
+            raise
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))  # over that of C++
 
 
 def find_head_address(address: str) -> str | None:
@@ -79,14 +76,9 @@ def ask_head(address: str, *, timeout: float) -> tuple[str | None, list[str]]:
     return version, [node.raylet_socket_name for node in nodes]
 
 
-def list_node_types() -> set[str]:
-    """Return the names of the cluster's node types; "" stands for nodes without one."""
-    import ray
-    from ray.autoscaler.v2.sdk import get_cluster_status
+def list_reported_types() -> set[str]:
+    """Return the node types that an autoscaler before version 2 reports; a later one labels its nodes."""
     from ray.experimental.internal_kv import _internal_kv_get
 
-    status = get_cluster_status(ray.get_runtime_context().gcs_address)
-    types = {node.ray_node_type_name or "" for node in (*status.active_nodes, *status.idle_nodes)}
-    if (report := _internal_kv_get("__autoscaling_status")) is not None:  # the autoscaler before version 2
-        types |= set((json.loads(report).get("autoscaler_report", {}).get("node_type_mapping") or {}).values())
-    return types
+    report = json.loads(_internal_kv_get("__autoscaling_status") or "{}")
+    return set((report.get("autoscaler_report", {}).get("node_type_mapping") or {}).values())

@@ -57,7 +57,7 @@ class Finding(NamedTuple):
 
     state: Literal["ok", "warn", "fail"]
     finding: str
-    fix: str
+    fix: str = ""
     check: str = ""
 
     @property
@@ -67,19 +67,8 @@ class Finding(NamedTuple):
         return f"{self.state:<5} {self.check:<16} {' '.join(f'{self.finding}{fix}'.split())}"
 
 
-def ok(finding: str) -> Finding:
-    """Return a finding of a check that passed."""
-    return Finding("ok", finding, "")
-
-
-def warn(finding: str, fix: str) -> Finding:
-    """Return a finding with which a run can start, but may be slow or end early."""
-    return Finding("warn", finding, fix)
-
-
-def fail(finding: str, fix: str) -> Finding:
-    """Return a finding with which a run cannot start, or would be wrong."""
-    return Finding("fail", finding, fix)
+ok, warn, fail = partial(Finding, "ok"), partial(Finding, "warn"), partial(Finding, "fail")
+"""Findings of a check that passed; with which a run may be slow or end early; with which it cannot start."""
 
 
 def run_check(check: str, look: Callable[P, Finding], *args: P.args, **kwargs: P.kwargs) -> Finding:
@@ -87,7 +76,7 @@ def run_check(check: str, look: Callable[P, Finding], *args: P.args, **kwargs: P
     try:
         verdict = look(*args, **kwargs)
     except CurationError as error:  # its message says how to fix the problem
-        verdict = fail(str(error), "")
+        verdict = fail(str(error))
     except Exception as error:  # what is examined may be broken in any way
         verdict = fail(f"the check itself failed: {type(error).__name__}: {error}", "fix the problem in the message")
     return verdict._replace(check=check)
@@ -100,15 +89,15 @@ def examine(
 
     ``address`` of a Ray cluster overrides the configuration's.
     """
-    loaded: list[RunConfig] = []
+    config: RunConfig | None = None
 
     def load(path: str) -> Finding:
-        loaded.append(load_config(path, overrides))
-        return ok(f"{path} is valid; run directory {loaded[0].directory}")
+        nonlocal config
+        config = load_config(path, overrides)
+        return ok(f"{path} is valid; run directory {config.directory}")
 
     if config_path is not None:
         yield run_check("config", load, config_path)
-    config = loaded[0] if loaded else None
     settings = RayConfig() if config is None else config.ray
     settings = settings.model_copy(update={"address": address or settings.address})
     directory = Path("runs").absolute() if config is None else config.directory
@@ -155,13 +144,8 @@ def check_memory() -> Finding:
 def check_disk(path: Path, fix: str, *, full: float = 0.0) -> Finding:
     """Check the free space at a path, where nothing is written once the share ``1 - full`` of the disk is used."""
     usage = shutil.disk_usage(find_existing(path))
-    return rate_disk(path, usage.free, usage.total, fix, full=full)
-
-
-def rate_disk(path: Path, free: int, total: int, fix: str, *, full: float) -> Finding:
-    """Return the verdict on a disk with ``free`` of ``total`` bytes left (:func:`check_disk`)."""
-    least = full * total
-    return rate_room(str(path), free, fix, good=max(10 * GIB, 2 * least), least=max(GIB, least))
+    least = full * usage.total
+    return rate_room(str(path), usage.free, fix, good=max(10 * GIB, 2 * least), least=max(GIB, least))
 
 
 def check_ray_disk() -> Finding:
@@ -381,11 +365,8 @@ def write_row(folder: str, number: int) -> NodeWritten:
 def _check_store(directory: Place) -> Finding:
     """Let each node write a row to the run's store; commit, read back and remove the rows."""
     with scratch(directory) as folder:
-        living, uri = nodes.list_living(), io.create(str(folder / "rows.lance"), ROWS).uri
-        asked = [
-            nodes.make_task(write_row, node["NodeID"]).remote(str(folder), number) for number, node in enumerate(living)
-        ]
-        verdict = rate_store(uri, nodes.collect(living, asked, SECONDS))
+        uri = io.create(str(folder / "rows.lance"), ROWS).uri
+        verdict = rate_store(uri, nodes.ask(write_row, lambda number: (str(folder), number), seconds=SECONDS))
     if folder.exists():
         return fail(f"{directory}: {folder.name} is still there after it was removed", "remove it by hand")
     return verdict._replace(finding=f"{directory}: {verdict.finding}")

@@ -171,7 +171,7 @@ def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, *
 
     if stage is None and (record := record_of(table)) is not None:
         found = list_tables(record)
-        echo(json.dumps([asdict(item) for item in found]) if as_json else format_tables(found))
+        echo(json.dumps([item._asdict() for item in found]) if as_json else format_tables(found))
         return
     uri, version = find(table, stage)
     names = None if columns is None else tuple(name.strip() for name in columns.split(","))

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from curation.commands.printing import render_text
 from curation.commands.status import Shown
-from curation.commands.tables import format_costs
 from curation.config.filter import FilterConfig, keep_of
 from curation.config.load import load_filter
 from curation.errors import ConfigError, UserError
@@ -61,65 +61,31 @@ def describe_filtered(filtered: Filtered, home: str) -> Iterator[str]:
     if not filtered.did:
         yield f"nothing to do: the pool has no new files since round {content['rounds'][-1]['round']}"
     yield from describe_content(content)
-    if content["costs"] is not None:
-        yield format_costs(content["costs"])
     yield f"manifest: {home}/filter.json names {len(content['files']):,} {content['data']} files"
 
 
-def describe_content(content: Content) -> Iterator[str]:
-    """Yield lines on the rows read, labelled and kept, in all and of the newest rounds, and on tokens and seconds."""
-    cut, rounds = content["cut"], content["rounds"]
+def describe_content(content: Content) -> list[str]:
+    """Return lines on the rows read, labelled and kept, in all and of the newest rounds, and on tokens and seconds."""
     totals: Counter[str] = Counter()
     errors: Counter[str] = Counter()
     seconds: Counter[str] = Counter()
-    for item in rounds:
+    for item in content["rounds"]:
         totals.update({name: value for name, value in item.items() if isinstance(value, int)})
         errors.update(item["errors"])
         seconds.update(item["seconds"])
-    dropped = content["rows"] - totals["labelled"] - errors.total()
-    words = ", ".join(f"{kind} {count:,}" for kind, count in errors.most_common())
-    yield (
-        f"rows: {content['rows']:,} read from {sum(len(item['files']) for item in rounds):,} files in "
-        f"{len(rounds)} {'round' if len(rounds) == 1 else 'rounds'}, {totals['labelled']:,} labelled "
-        f"({totals['unparsed']:,} without a readable label), "
-        f"{f'{dropped:,} dropped after their prompt, ' if dropped else ''}"
-        f"{errors.total():,} error rows{f' ({words})' if words else ''}"
+    of_filters = [
+        feature.lines for feature in features().values() if feature.of == "filter" and feature.lines is not None
+    ]
+    text = render_text(
+        "curation.commands:filter.j2",
+        content,
+        totals=totals,
+        errors=errors.most_common(),
+        seconds=seconds,
+        lines=[line for path in of_filters for line in load_code(path)(content)],
+        most=NUM_ROUNDS,
     )
-    for feature in features().values():
-        if feature.of == "filter" and feature.lines is not None:
-            yield from load_code(feature.lines)(content)
-    times = ", ".join(f"{name} {value:,.1f} s" for name, value in seconds.items())
-    yield f"teacher: {totals['prompt_tokens']:,} prompt tokens, {totals['output_tokens']:,} output tokens; {times}"
-    for item in rounds[-NUM_ROUNDS:]:
-        yield (
-            f"round {item['round']}: {item['rows']:,} rows in {len(item['files']):,} files, {item['labelled']:,} "
-            f"labelled, {sum(item['errors'].values()):,} error rows; {item['kept']:,} let in by cut {item['cut']}"
-            f"{'' if item['round'] in cut['rounds'] else ', which was made before'}"
-        )
-        alarms = [test["warning"] for test in (item["shift"], item["foreign"]) if test is not None and test["alarm"]]
-        if alarms or (words := _describe_shift(item)):
-            yield f"round {item['round']}: shift: {'ALARM: ' + ' '.join(alarms) if alarms else words}"
-    labelled, of = totals["labelled"] + dropped, "the labelled and dropped" if dropped else "the labelled"
-    share = f" ({100 * content['kept'] / labelled:.2f} % of {of})" if labelled else ""
-    yield f"kept: {content['kept']:,}{share}"
-    if (risk := cut["risk"]) is not None:
-        yield f"guarantee: {risk['guarantee']}"
-    ((name, value),) = cut["rule"].items()
-    rule = f"alpha {value['alpha']:g}, delta {value['delta']:g}" if isinstance(value, Mapping) else f"{value:,}"
-    yield f"cut {cut['id']} ({name} {rule}): trust {cut['lowest_trust']:.4f} and more"
-
-
-def _describe_shift(item: JsonView) -> str:
-    """Return in words how a round's rows, and its kept rows, differ from labelled rows; empty if untested."""
-    shift, foreign = item["shift"], item["foreign"]
-    words = [] if shift is None or not shift["in_words"] else [str(shift["in_words"])]
-    if (passing := foreign["passing"]) is not None:
-        share = passing["share"]
-        words.append(
-            f"of {share['n']:,} rows that pass the cut {100 * share['value']:.0f} % [{100 * share['low']:.0f}, "
-            f"{100 * share['high']:.0f}] are unlike the labelled rows that pass it"
-        )
-    return "; ".join(words)
+    return text.splitlines()
 
 
 def look(config: FilterConfig) -> Shown:

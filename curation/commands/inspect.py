@@ -7,11 +7,11 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from datetime import UTC
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lance
 import pyarrow as pa
@@ -39,8 +39,7 @@ WIDTH = 100
 """Maximum length of a value or a message, in characters; longer ones are truncated."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FoundTable:
+class FoundTable(NamedTuple):
     """A table of a run; ``version`` and ``rows`` are None if it is not on record or cannot be opened."""
 
     name: str
@@ -91,9 +90,11 @@ def list_tables(directory: Place) -> list[FoundTable]:
     """Return the tables of a run: those on record in the order of the stages, then those that no stage recorded."""
     found = []
     for name, uri, version in _iter_named(directory):
-        rows = _count(uri, version)
+        rows = None
+        with suppress(ValueError, OSError):
+            rows = int(lance.dataset(uri, version=version).count_rows())
         state = "not on record" if version is None else "missing" if rows is None else "done"
-        found.append(FoundTable(name=name, uri=uri, version=version, rows=rows, state=state))
+        found.append(FoundTable(name, uri, version, rows, state))
     return found
 
 
@@ -112,13 +113,6 @@ def _iter_named(directory: Place) -> Iterator[tuple[str, str, int | None]]:
     ):
         folder = _FOLDER.fullmatch(os.path.relpath(str(path.parent), str(directory)))
         yield (str(path) if folder is None else f"{folder[1]}/{path.stem}"), str(path), None
-
-
-def _count(uri: str, version: int | None) -> int | None:
-    try:
-        return int(lance.dataset(uri, version=version).count_rows())
-    except (ValueError, OSError):
-        return None
 
 
 def iter_tables(directory: Place, most: int | None = None) -> Iterator[Place]:
@@ -163,8 +157,7 @@ def examine(
     try:
         dataset = lance.dataset(uri)
     except REFUSALS as error:
-        why = describe_lance_error(error) or strip_locations(error)
-        raise TableError(f"{uri}: is not a Lance table ({why})") from error
+        raise TableError(f"{uri}: is not a Lance table ({_explain(error)})") from error
     versions: list[Any] = dataset.versions()
     numbers = [item["version"] for item in versions]
     if version is not None:
@@ -204,15 +197,13 @@ def examine(
             "sample": [_shorten(row) for row in sample],
         }
     except REFUSALS as error:
-        words = describe_lance_error(error) or strip_locations(error)
         if where is not None:
-            raise TableError(f"--where {where!r}: {words}; columns of {uri}: {', '.join(names)}") from error
-        raise TableError(f"{uri}: cannot be read ({words})") from error
+            raise TableError(f"--where {where!r}: {_explain(error)}; columns of {uri}: {', '.join(names)}") from error
+        raise TableError(f"{uri}: cannot be read ({_explain(error)})") from error
 
 
-def strip_locations(error: Exception) -> str:
-    """Return Lance's message without locations in its own source code."""
-    return re.sub(r",? *\S+\.rs:\d+:\d+", "", str(error)).removeprefix("Invalid user input: ")
+def _explain(error: Exception) -> str:
+    return describe_lance_error(error) or str(error).removeprefix("Invalid user input: ")
 
 
 def _count_errors(dataset: Any, where: str | None) -> list[Json]:

@@ -78,41 +78,18 @@ class Plan:
     memory: Sequence[str] = ()
     """One line per actor and training worker of a run, with needed and available memory."""
 
-    @property
-    def num_tokens(self) -> int | None:
-        """Number of tokens of all remaining stages whose tokens are known, or None if none are."""
-        known = [stage.tokens for stage in self.stages if stage.tokens is not None]
-        return sum(known) if known else None
-
     def to_json(self) -> Json:
-        """Return the plan as a JSON object."""
+        """Return the plan as a JSON object; its total tokens are of the remaining stages whose tokens are known."""
+        known = [stage.tokens for stage in self.stages if stage.tokens is not None]
         return {
             "pool": self.pool,
             "added": self.added,
             "stages": [asdict(stage) for stage in self.stages],
-            "total": {"seconds": self.total.to_json(), "tokens": self.num_tokens},
+            "total": {"seconds": self.total.to_json(), "tokens": sum(known) if known else None},
             "forecast": None if self.forecast is None else self.forecast.to_json(),
             "left_out": [item._asdict() for item in self.left_out],
             "memory": list(self.memory),
         }
-
-    @property
-    def table(self) -> str:
-        """One line per stage, in the order in which they run, and the totals."""
-        lines = [line for line in (self.pool, self.added) if line is not None]
-        lines.append(f"{'stage':<44}{'rows':>12}{'seconds':>10}{'range':>18}  {'by':<9}state")
-        for stage in self.stages:
-            rows = "" if stage.rows is None else f"{stage.rows:,}"
-            seconds = "" if stage.seconds is None else f"{stage.seconds:,.0f}"
-            between = "" if stage.range is None else f"{stage.range[0]:,.0f} to {stage.range[1]:,.0f}"
-            lines.append(f"{stage.name:<44}{rows:>12}{seconds:>10}{between:>18}  {stage.basis or '':<9}{stage.words}")
-        if any(stage.range is not None for stage in self.stages):
-            unknown = sum(stage.seconds is None for stage in self.stages)
-            words = f"one after another{f', without {unknown} never measured' if unknown else ''}"
-            seconds, between = f"{self.total.value:,.0f}", f"{self.total.low:,.0f} to {self.total.high:,.0f}"
-            tokens = "" if self.num_tokens is None else f"; about {self.num_tokens:,} tokens"
-            lines.append(f"{words:<56}{seconds:>10}{between:>18}{tokens}")
-        return "\n".join([*lines, *self.memory])
 
 
 def make_plan(
@@ -153,26 +130,23 @@ def _build_plan(opened: Opened[Any], forecaster: Forecaster | None, memory: Sequ
     found = list(iter_statuses(ordered, manifest.records, known))
     left = [status.stage for status in found if not status.is_settled]
     made, left_out = (None, ()) if forecaster is None else forecaster(left, known)
-    ahead = {} if made is None else {stage.name: stage.seconds for stage in made.stages}
-    estimates = {
-        stage.name: estimate(stage, count_rows_left(stage, manifest, known), ahead.get(stage.name), manifest.stages)
-        for stage in left
-    }
-    tokens = {
-        stage.name: round(stage.prompt_tokens.value + stage.output_tokens.value)
-        for stage in (() if made is None else made.stages)
-    }
-    step_of, stages = count_steps(ordered), []
+    ahead = {} if made is None else {stage.name: stage for stage in made.stages}
+    step_of, stages, seconds_of = count_steps(ordered), list[PlannedStage](), dict[str, Estimate]()
     for status in found:
-        stage, name = status.stage, status.stage.name
-        rows, seconds, between, basis = stage.num_rows, None, None, None
+        stage, name, facts = status.stage, status.stage.name, Json()
         if status.state == "done":
-            rows, seconds = manifest.stages[name].rows, manifest.stages[name].seconds
+            facts = {"rows": manifest.stages[name].rows, "seconds": manifest.stages[name].seconds}
         elif status.state == "skipped":
-            rows, seconds = 0, 0.0
+            facts = {"rows": 0, "seconds": 0.0}
         else:
-            if (about := estimates[name]) is not None:
-                seconds, between, basis = about.seconds.value, (about.seconds.low, about.seconds.high), about.basis
+            forecast = ahead.get(name)
+            if forecast is not None:
+                facts["tokens"] = round(forecast.prompt_tokens.value + forecast.output_tokens.value)
+            probed = None if forecast is None else forecast.seconds
+            about = estimate(stage, count_rows_left(stage, manifest, known), probed, manifest.stages)
+            if about is not None:
+                span = seconds_of[name] = about.seconds
+                facts |= {"seconds": span.value, "range": (span.low, span.high), "basis": about.basis}
         stages.append(
             PlannedStage(
                 name=name,
@@ -180,14 +154,9 @@ def _build_plan(opened: Opened[Any], forecaster: Forecaster | None, memory: Sequ
                 after=list_awaited(stage),
                 state=status.state,
                 words=status.words,
-                rows=rows,
-                seconds=seconds,
-                range=between,
-                basis=basis,
-                tokens=tokens.get(name),
+                **{"rows": stage.num_rows, "seconds": None, **facts},
             )
         )
-    seconds_of = {name: about.seconds for name, about in estimates.items() if about is not None}
     total = estimate_run(ordered, seconds_of) if left else make_exact(0.0)
     return Plan(stages=stages, total=total, forecast=made, left_out=left_out, memory=memory, **opened.growth)
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 import pyarrow.dataset
 
-from curation.commands.export.fit import get_labels_stage
-from curation.commands.export.run import RecordedRun, choose_generation, find_selection
+from curation.commands.export.run import RecordedRun, choose_generation, find_selection, get_labels_stage
 from curation.errors import REFUSALS, TableError, describe_lance_error
 from curation.json_types import Json
 from curation.pipeline.grading import choose_grading_stage

@@ -1,16 +1,19 @@
-"""The commands ``curate run``, ``tune``, ``validate``, ``report`` and ``status``; heavy modules are imported on use."""
+"""The commands that work on a run or a filter, from ``curate run`` to ``filter``; heavy modules are imported on use."""
 
 import json
 import sys
 import time
-from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from contextlib import nullcontext, redirect_stdout, suppress
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from curation.commands.options import (
     ADDRESS,
+    ALLOW_CODE,
     CONFIG,
+    INPUTS,
     RUN,
     SET,
     WAIT,
@@ -20,9 +23,10 @@ from curation.commands.options import (
     format_command,
     with_own_modules,
 )
-from curation.commands.tables import describe_verdict, format_arms
-from curation.errors import ConfigError, UserError
+from curation.commands.printing import describe_verdict, format_arms, format_forecast, show
+from curation.errors import ConfigError, ShiftError, UserError
 from curation.escaping import echo
+from curation.features import list_flags
 from curation.heavy import Lazy
 from curation.redaction import redact_text
 from curation.registry import load_code
@@ -37,14 +41,15 @@ if TYPE_CHECKING:
     from curation.config import RunConfig, load
     from curation.config import filter as filter_config
     from curation.filter import opened
+    from curation.filter import run as filtering
     from curation.pipeline import running
     from curation.rundir import manifest
 else:
     capacity, manifest, running = map(
         Lazy, ("curation.cluster.capacity", "curation.rundir.manifest", "curation.pipeline.running")
     )
-    load, filter_config, opened = map(
-        Lazy, ("curation.config.load", "curation.config.filter", "curation.filter.opened")
+    load, filter_config, opened, filtering = map(
+        Lazy, ("curation.config.load", "curation.config.filter", "curation.filter.opened", "curation.filter.run")
     )
     filters, planning, statuses = (Lazy(f"curation.commands.{name}") for name in ("filter", "plan", "status"))
 
@@ -236,3 +241,96 @@ def status(config: str, overrides: tuple[str, ...], watch: bool, as_json: bool) 
                 return
             echo("")
             time.sleep(WATCH_SECONDS)
+
+
+@click.command()
+@CONFIG
+@SET
+@click.option("--probe", "num_rows", type=click.IntRange(min=1), metavar="ROWS", help="Number of rows to probe.")
+@click.option("--no-probe", is_flag=True, help="Label no rows, and make no forecast.")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+def plan(config: str, overrides: tuple[str, ...], **how: Any) -> None:
+    """Show the stages, their rows and what is already done, and forecast what labelling takes and costs.
+
+    CONFIG is that of a run or of a filter; `curate filter --plan` takes PACKAGE POOL too. The forecast rests on a
+    probe: a random sample of the rows is labelled by the actors that the command itself would start.
+    """
+    show_plan((load.load_filter if load.is_filter(config) else load.load_config)(config, overrides), **how)
+
+
+def show_plan(
+    config: "RunConfig | filter_config.FilterConfig",
+    *,
+    num_rows: int | None = None,
+    no_probe: bool = False,
+    as_json: bool = False,
+    recut: bool = False,
+) -> None:
+    """Print the plan of a run or a filter, by the options of ``curate plan``."""
+    if no_probe and num_rows is not None:
+        raise ConfigError("--no-probe: makes no forecast; leave out --probe, or --no-probe")
+    with redirect_stdout(sys.stderr):  # where Ray's warnings go, too: what this command prints is the plan alone
+        planned = planning.make_plan(config, probe=not no_probe, num_rows=num_rows, recut=recut)
+    facts = planned.to_json()
+    show(facts, "curation.commands:plan.j2", as_json=as_json)
+    if facts["forecast"] is not None and not as_json:
+        echo(format_forecast(facts["forecast"]))
+
+
+def _add_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options by which features of a filter are turned on."""
+    for name, text in reversed(list_flags().items()):
+        command = click.option(f"--{name}", name, is_flag=True, help=text)(command)
+    return command
+
+
+@click.command("filter")
+@INPUTS
+@SET
+@click.option("-o", "--output", metavar="OUT", help="Folder or URL to write.")
+@click.option("--keep", metavar="SHARE|ROWS", help="Keep this share of the rows (below 1), or this number of rows.")
+@click.option("--threshold", type=float, metavar="TRUST", help="Keep rows with at least this trust.")
+@click.option(
+    "--certified", type=float, metavar="ALPHA", help="Keep the most rows, with at most ALPHA wrong (certified)."
+)
+@click.option("--format", "form", type=click.Choice(["parquet", "jsonl"]), help="File format.")
+@click.option(
+    "--on-shift",
+    type=click.Choice(["warn", "fail", "ignore"]),
+    help="If the pool differs from the package's rows: write and exit with 3 (default), write nothing, or go on.",
+)
+@_add_flags
+@ALLOW_CODE
+@click.option("--anyway", is_flag=True, help='Use a package although its run\'s verdict is "do not use".')
+@click.option("--recut", is_flag=True, help="Choose the cut again from all labelled rows, and write all files again.")
+@ADDRESS
+@click.option("--wait", is_flag=True, help="If another filter is writing to OUT, wait until it ends.")
+@click.option("--plan", is_flag=True, help="Filter nothing: show the stages and forecast, as `curate plan` does.")
+def filter_pool(
+    inputs: tuple[str, ...],
+    overrides: tuple[str, ...],
+    address: str | None,
+    plan: bool,
+    recut: bool,
+    wait: bool,
+    **options: Any,
+) -> None:
+    """Label and score a pool by a trust package, and write the rows that are trusted most.
+
+    POOL is a file, folder or glob, or a URL; CONFIG is a YAML file that names package, pool and output. The same
+    command resumes after a kill. Later it labels only files that are new in the pool, and passes them through the same
+    cut. OUT/filter.json names the files that were written. The exit code is 3 if the newest rows differ from the
+    package's.
+
+    With --plan it labels only a sample; `curate plan CONFIG` has more options.
+    """
+    config = filters.make_filter_config(inputs, add_address(address, overrides), options)
+    if plan:
+        show_plan(config, recut=recut)
+        return
+    filtered = filtering.run_filter(config, recut=recut, wait=wait)
+    for line in filters.describe_filtered(filtered, str(config.output_directory)):
+        echo(line)
+    if filtered.alarm is not None:
+        echo(f"curate: shift: {filtered.alarm}", err=True)
+        sys.exit(ShiftError.exit_code)

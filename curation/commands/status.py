@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 
-from curation.commands.printing import render_text
-from curation.commands.tables import describe_verdict
+from curation.commands.printing import describe_verdict, render_text
 from curation.config import PricesConfig, RunConfig
 from curation.config.endpoint import PAID
 from curation.config.filter import FilterConfig

@@ -8,9 +8,7 @@ from curation.filter.described import CUT
 from curation.filter.opened import OpenedFilter, check, open_filter
 from curation.filter.output import DATA, Content, load_content, publish
 from curation.json_types import Json
-from curation.pipeline.kept_forecast import collect_used_since, read_forecast
 from curation.pipeline.work import at_work
-from curation.report.costs import compare_forecast
 from curation.telemetry import metrics
 from curation.telemetry.console import say
 from curation.telemetry.metrics import Telemetry
@@ -81,7 +79,6 @@ def _warn_of_shift(opened: OpenedFilter, look: Literal["shift", "kept"]) -> None
 def collect_content(opened: OpenedFilter, before: Content | None) -> Content:
     """Return the manifest of an output whose stages are all done; ``before`` is the manifest that it replaces."""
     config, manifest, rounds = opened.config, opened.manifest, list[Content]()
-    forecast = read_forecast(config)
     cut = {**manifest.stages[CUT].outputs, "seed": config.seed}
     superseded = [] if before is None else list(before["superseded"])
     if before is not None and before["cut"]["id"] != cut["id"]:
@@ -125,5 +122,4 @@ def collect_content(opened: OpenedFilter, before: Content | None) -> Content:
         "kept": sum(item["kept"] for item in rounds),
         "rounds": rounds,
         "files": written,
-        "costs": compare_forecast(forecast, {} if forecast is None else collect_used_since(forecast, manifest)),
     }

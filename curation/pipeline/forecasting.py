@@ -92,7 +92,7 @@ class Forecast:
     currency: str | None
 
     def to_json(self) -> Json:
-        """Return the forecast as JSON; the report reads ``stages``, ``total``, ``workforce`` and ``left_out``."""
+        """Return the forecast as a JSON object."""
         probes = [
             {
                 "stages": [asking.stage for asking in question.askings],

@@ -1,6 +1,7 @@
 """The record of a run, from which its report is made, collected from its stages' outputs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 
 from curation import report
 from curation.cluster.versions import find_versions
@@ -9,19 +10,24 @@ from curation.domains import get_domain
 from curation.json_types import Json
 from curation.pipeline.chain import Chain, Fields
 from curation.pipeline.extending import describe_analysis
-from curation.pipeline.kept_forecast import collect_used, collect_used_since, read_forecast
 from curation.pipeline.numbers import read_reviews
 from curation.pipeline.opened import OpenedRun
 from curation.redaction import redact_value
+from curation.refs import TableRef
+from curation.rundir.events import compute_spent
 from curation.rundir.graph import Known, Skipped, count_steps, order_stages, resolve_present
+from curation.rundir.manifest import Manifest
 from curation.rundir.status import iter_statuses
+from curation.tables import io
 from curation.teachers.endpoint_paid import read_spending
+
+MOST_EVENT_BYTES = 1 << 40
+"""Maximum bytes of events to read, in effect all: a day of a run adds less than a megabyte."""
 
 
 def record_of(opened: OpenedRun, known: Known, config_path: str | None, command: str | None) -> report.RunRecord:
     """Return the record of a run, given all ``known`` outputs of its stages."""
     config, manifest = opened.config, opened.manifest
-    forecast = read_forecast(config)
     analyses = describe_analysis(config, opened.chain.tables, opened.chain.generations)
     further = [stage for stage in order_stages(analyses) if stage.name not in known]
     known = {**known}
@@ -82,12 +88,20 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
         ],
         generations=generations,
         chain=_make_chain_record(opened, known, len(generations)) if len(opened.chain.generations) > 1 else None,
-        forecast=forecast,
         directory=config.run_dir or f"runs/{config.name}",
         own_code=config.runs_code,
-        spent={} if forecast is None else collect_used_since(forecast, manifest),
-        used=collect_used(manifest, [name for name, stage in done.items() if "pass" in stage.outputs]),
+        used=_collect_used(manifest, [name for name, stage in done.items() if "pass" in stage.outputs]),
     )
+
+
+def _collect_used(manifest: Manifest, names: Iterable[str]) -> dict[str, Json]:
+    """Return the amounts that the named stages have used, by name, for finished stages with labels."""
+    spent, done = compute_spent(manifest.events.last(MOST_EVENT_BYTES)), manifest.stages
+    return {
+        name: asdict(spent[name]) | {"bytes": io.get_table_size(TableRef.from_json(done[name].outputs["labels"]))}
+        for name in names
+        if name in spent and "labels" in done[name].outputs
+    }
 
 
 def _collect_prepared(chain: Chain, known: Known) -> tuple[Json, Json]:

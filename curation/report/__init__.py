@@ -9,7 +9,6 @@ from curation.report.record import GenerationRecord as GenerationRecord
 from curation.report.record import PassRecord as PassRecord
 from curation.report.record import ReviewRecord as ReviewRecord
 from curation.report.record import RunRecord as RunRecord
-from curation.report.record import SpentRecord as SpentRecord
 from curation.report.record import StageSummary as StageSummary
 from curation.report.searched import collect_search as collect_search
 from curation.report.searched import describe_point as describe_point

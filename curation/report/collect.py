@@ -6,7 +6,7 @@ from statistics import median
 
 from curation.json_types import Json
 from curation.report.chained import collect_chains
-from curation.report.costs import collect_spent, compare_forecast
+from curation.report.costs import collect_spent
 from curation.report.headline import describe_results
 from curation.report.measures import make_finite
 from curation.report.numbers import collect_feature_numbers
@@ -30,10 +30,8 @@ def collect(run: RunRecord) -> Json:
     generations = [joined(record) for record in run.generations]
     last = generations[-1] if generations else {"arms": [], "evidence": None, "rows": None}
     seconds = sum(stage.seconds for stage in run.stages)
-    costs, evidence = compare_forecast(run.forecast, run.spent), last["evidence"]
+    evidence = last["evidence"]
     shown = next((arm for arm in last["arms"] if evidence is not None and arm["name"] == evidence["arm"]), None)
-    lines = [] if costs is None else costs["lines"]
-    money = next((line["actual"] for line in lines if line["name"] == "money"), None)
     report = {
         **last,
         "name": run.name,
@@ -59,9 +57,8 @@ def collect(run: RunRecord) -> Json:
         "chain": collect_chains(run, generations, joined),
         "stages": [{**asdict(stage), "share": stage.seconds / seconds if seconds else 0.0} for stage in run.stages],
         "passes": [collect_pass(item) for item in run.passes],
-        "costs": costs,
         "answers": list(run.answers),
-        "spent": collect_spent(run, shown, money),
+        "spent": collect_spent(run, shown),
         "reproduce": [run.command, *([f"curate report {run.config_path}"] if run.config_path else [])],
     }
     result: Json = make_finite(report)

@@ -1,13 +1,13 @@
-"""Costs of a run: hours and money of actors, bytes, and the comparison of a forecast with actual use."""
+"""Costs of a run: hours and money of actors, bytes, and what the run has used."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 from curation.config import PricesConfig
 from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
-from curation.metrics.totals import make_exact, scale_estimate, sum_independent, sum_together
-from curation.report.record import RunRecord, SpentRecord
+from curation.metrics.totals import scale_estimate, sum_independent, sum_together
+from curation.report.record import RunRecord
 
 UNITS = {
     "prompt_tokens": "prompt tokens",
@@ -66,20 +66,18 @@ def compute_money(used: Mapping[str, Estimate], prices: PricesConfig) -> dict[st
     return {**found, "money": sum_independent(found.values())} if found else {}
 
 
-def collect_spent(run: RunRecord, arm: JsonView | None, money: float | None) -> Json:
+def collect_spent(run: RunRecord, arm: JsonView | None) -> Json:
     """Return amounts that the run used, in total, and per answered, per selected and per right row.
 
     ``arm`` is the judged one. ``elapsed`` are the seconds in which at least one stage worked, without interrupted runs.
-    Actors and tokens are those of the passes of models, interrupted runs included. ``money`` is the cost of a
-    forecast's stages.
+    Actors and tokens are those of the passes of models, interrupted runs included.
     """
     used = list(run.used.values())
     starts = [(datetime.fromisoformat(stage.started).timestamp(), stage.seconds) for stage in run.stages]
     total: dict[str, float | None] = {
-        "elapsed": _compute_covered([(began, began + seconds) for began, seconds in starts]),
+        "elapsed": compute_covered([(began, began + seconds) for began, seconds in starts]),
         "stage_seconds": sum(stage.seconds for stage in run.stages),
-        **{name: sum(getattr(item, name) for item in used) if used else None for name in (*PASS_AMOUNTS, "bytes")},
-        "money": money,
+        **{name: sum(item[name] for item in used) if used else None for name in (*PASS_AMOUNTS, "bytes")},
     }
     selected, purity = (0, None) if arm is None else (arm["num_selected"], arm["purity"])
     numbers = {
@@ -92,56 +90,11 @@ def collect_spent(run: RunRecord, arm: JsonView | None, money: float | None) -> 
         for kind, number in numbers.items()
         if number
     }
-    by_pass = {name: {amount: getattr(item, amount) for amount in PASS_AMOUNTS} for name, item in run.used.items()}
+    by_pass = {name: {amount: item[amount] for amount in PASS_AMOUNTS} for name, item in run.used.items()}
     return {"total": total, "numbers": numbers, "each": each, "by_pass": by_pass}
 
 
-def compare_forecast(forecast: JsonView | None, spent: Mapping[str, SpentRecord]) -> Json | None:
-    """Return a saved forecast, line by line, and what its stages have used since; ``None`` without a forecast.
-
-    A stage that was already done, or that has not run since, has used nothing. ``inside`` says whether the actual
-    number lies in the forecast's interval. Prices are those of the forecast.
-    """
-    if forecast is None:
-        return None
-    stages = [stage["name"] for stage in forecast["stages"]]
-    used = [spent[name] for name in stages if name in spent]
-    actual = compute_actual_amounts(used, forecast["workforce"])
-    if forecast["prices"] is not None:
-        exact = {name: make_exact(value) for name, value in actual.items()}
-        actual |= {name: item.value for name, item in compute_money(exact, PricesConfig(**forecast["prices"])).items()}
-    lines = []
-    for name, estimate in forecast["total"].items():
-        value, inside = actual.get(name), None
-        if value is not None and None not in (estimate["low"], estimate["high"]):
-            inside = estimate["low"] <= value <= estimate["high"]
-        facts = {"name": name, "words": UNITS[name], "forecast": estimate, "actual": value, "inside": inside}
-        lines.append(facts)
-    return {
-        "made": datetime.fromtimestamp(forecast["made"], UTC).isoformat(timespec="seconds"),
-        "currency": forecast["currency"],
-        "probe_rows": sum(probe["rows"] for probe in forecast["probes"]),
-        "stages": stages,
-        "not_run": [name for name in stages if name not in spent],
-        "left_out": forecast["left_out"],
-        "changed": list(forecast.get("changed", [])),
-        "lines": lines,
-    }
-
-
-def compute_actual_amounts(used: Sequence[SpentRecord], workforce: Mapping[str, object]) -> dict[str, float]:
-    """Return total amounts that stages have used, by the names in ``UNITS``."""
-    actor_hours = sum(item.actor_seconds for item in used) / 3600
-    return {
-        "prompt_tokens": sum(item.prompt_tokens for item in used),
-        "output_tokens": sum(item.output_tokens for item in used),
-        "hours": _compute_covered([span for item in used for span in item.spans]) / 3600,
-        **{name: item.value for name, item in compute_amounts(make_exact(actor_hours), workforce).items()},
-        "bytes": sum(item.bytes for item in used),
-    }
-
-
-def _compute_covered(spans: Sequence[tuple[float, float]]) -> float:
+def compute_covered(spans: Sequence[tuple[float, float]]) -> float:
     """Return the number of seconds that at least one of the spans covers."""
     covered, until = 0.0, float("-inf")
     for began, ended in sorted(spans):

@@ -52,21 +52,6 @@ class PassRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpentRecord:
-    """Amounts that a pass of a model has used, in all its runs or only in those since a forecast."""
-
-    actor_seconds: float
-    prompt_tokens: int
-    output_tokens: int
-    chunks: int
-    commits: int
-    bytes: int
-    """Current size of the pass's table, in bytes."""
-    spans: Sequence[tuple[float, float]]
-    """Start and end of each run of the pass, in seconds since 1970."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class GenerationRecord:
     """A generation: its teacher, its selections, and the results of its students."""
 
@@ -216,14 +201,10 @@ class RunRecord(RunInputs):
     generations: Sequence[GenerationRecord]
     numbers: Mapping[str, JsonView] = field(default_factory=dict)
     """Numbers of every generation (``report.numbers.compute_numbers``) by its name."""
-    forecast: JsonView | None = None
-    """Forecast that was saved in the run directory (``pipeline.planning.save``), if any."""
-    spent: Mapping[str, SpentRecord] = field(default_factory=dict)
-    """Amounts used since the forecast, by stage of the forecast."""
     answers: Sequence[JsonView] = ()
     """Oddities in a server's answers (``Spending.findings``), if a server is the teacher."""
-    used: Mapping[str, SpentRecord] = field(default_factory=dict)
-    """Amounts that each pass of a model used, in all its runs."""
+    used: Mapping[str, JsonView] = field(default_factory=dict)
+    """Amounts that each pass of a model used, in all its runs: those of ``Spent``, and the ``bytes`` of its table."""
     directory: str = "RUN_DIR"
     """Run directory, for the commands that the report names."""
     chain: ChainRecord | None = None

@@ -10,7 +10,6 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 from curation.escaping import get_logger
@@ -117,33 +116,18 @@ def _list_numbers(folder: Remote) -> list[int]:
     return [int(entry.path.removesuffix(".jsonl")) for entry in folder.entries()]
 
 
-@dataclass(frozen=True, kw_only=True)
-class StageSpent:
-    """Amounts that a stage has used in all its runs."""
-
-    spent: Spent
-    spans: tuple[tuple[float, float], ...]
-    """The start and end of each run of the stage, in seconds since 1970; an interrupted run ends at its last event."""
-
-
-def compute_spent_since(lines: Iterable[str], since: float) -> dict[str, StageSpent]:
-    """Return the amounts used by each stage since ``since``, from ``lines``, a run's events with the oldest first.
+def compute_spent(lines: Iterable[str]) -> dict[str, Spent]:
+    """Return the amounts used by each stage in all its runs, from ``lines``, a run's events with the oldest first.
 
     All runs of a stage that was interrupted count. What a killed driver used after its last event is not known.
     """
     before: dict[str, Spent] = {}
-    found: dict[str, StageSpent] = {}
+    found: dict[str, Spent] = {}
     for event in parse_events(lines):
-        kind, stage, time = event["event"], event.get("stage"), event["time"]
-        if time < since or stage is None:
-            continue
-        if kind == "started":
-            known = found.get(stage) or StageSpent(spent=Spent(), spans=())
-            before[stage], found[stage] = known.spent, replace(known, spans=(*known.spans, (time, time)))
-        elif stage in found and (kind in ENDS or kind == "progress"):
-            *earlier, (began, _) = found[stage].spans
-            found[stage] = replace(found[stage], spans=(*earlier, (began, time)))
-            if "work" in event:
-                now = Spent(**event["work"]["spent"])  # of this driver, from the stage's start on
-                found[stage] = replace(found[stage], spent=before[stage].plus(now))
+        kind, stage = event["event"], event.get("stage")
+        if stage is not None and kind == "started":
+            before[stage] = found.setdefault(stage, Spent())
+        elif stage in found and (kind in ENDS or kind == "progress") and "work" in event:
+            now = Spent(**event["work"]["spent"])  # of this driver, from the stage's start on
+            found[stage] = before[stage].plus(now)
     return found

@@ -330,7 +330,7 @@ def test_plan_names_the_stages_and_their_rows(local_ray, config: Path):
     assert re.search(r"one after another, without \d+ never .* to [\d,]+; about [\d,]+ tokens", probed.stdout)
     assert "student" not in probed.stdout and not (config.parent / "runs").exists()
     assert "--probe: 37 rows are asked for, and" in mistake("plan", config, *bare, "--probe", "37")
-    assert "--no-probe: makes no forecast" in mistake("plan", config, "--no-probe", "--save")
+    assert "--no-probe: makes no forecast" in mistake("plan", config, "--no-probe", "--probe", "9")
     assert "prices.cpu_hour" in mistake("plan", config, "--set", "prices.cpu_hour=-1")
 
 

@@ -77,9 +77,11 @@ def test_vllm_plans_and_filters_by_a_package_of_transformers(local_ray, model, r
         "on_shift": "ignore",
     }
     (tmp_path / "filter.yaml").write_text(yaml.safe_dump(config))
-    for verb, *options in (("plan", "--probe", "48", "--save"), ("filter",)):
+    told = {}
+    for verb, *options in (("plan", "--probe", "48", "--json"), ("filter",)):
         result = CliRunner().invoke(main, [verb, str(tmp_path / "filter.yaml"), *options], catch_exceptions=False)
         assert result.exit_code == 0, result.output
+        told[verb] = result.stdout
 
     expected = {row["fen"]: row for row in Filter.load(package).score(rows)}
     content = json.loads((tmp_path / "out" / "filter.json").read_text())
@@ -91,8 +93,8 @@ def test_vllm_plans_and_filters_by_a_package_of_transformers(local_ray, model, r
         other = expected[source[row["row_id"]]["fen"]]
         assert row["label"] == other["label"] and abs(row["trust"] - other["trust"]) < 1e-3
         assert row["trust"] > usable[-KEPT] - 1e-3
-    lines = {line["name"]: line for line in content["costs"]["lines"]}
-    assert lines["prompt_tokens"]["inside"], lines
-    output = lines["output_tokens"]  # nearly all rows have as many: a sample without spread has an interval without one
-    assert abs(output["forecast"]["value"] / output["actual"] - 1) < 0.1, output
-    assert lines["hours"]["actual"] > 0 and lines["hours"]["forecast"]["high"] > 0
+    forecast, (used,) = json.loads(told["plan"])["forecast"]["total"], content["rounds"]
+    assert forecast["prompt_tokens"]["low"] <= used["prompt_tokens"] <= forecast["prompt_tokens"]["high"], forecast
+    # nearly all rows have as many: a sample without spread has an interval without one
+    assert abs(forecast["output_tokens"]["value"] / used["output_tokens"] - 1) < 0.1, forecast
+    assert forecast["hours"]["high"] > 0

@@ -3,31 +3,45 @@
 import json
 import re
 import shutil
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.dataset
-from huggingface_hub import DatasetCard, DatasetCardData, EvalResult, HfApi, ModelCard, ModelCardData
+from huggingface_hub import CardData, DatasetCardData, EvalResult, HfApi, ModelCardData
 from huggingface_hub.utils import HFValidationError, validate_repo_id  # type: ignore[attr-defined]  # public, not in __all__
 
-from curation.commands.export.columns import read_with_columns
+from curation.arrays import Int64s
 from curation.commands.export.files import CARD, PAPER, describe, describe_files, is_on_hub, load_template, write_folder
 from curation.commands.export.lineage import describe_rows_lineage, make_lineage, stop_lines
 from curation.commands.export.run import Trained, choose_generation, find_selection, find_student, read_run
+from curation.config import RunConfig
 from curation.errors import ExportError
 from curation.heavy import torch
 from curation.json_types import Json, JsonView
 from curation.models import load_configuration, load_model, load_tokenizer
 from curation.models.own_code import get_hub_revision
-from curation.pipeline.numbers import read_numbers_after
 from curation.refs import ModelRef, TableRef
+from curation.rundir.manifest import Manifest
+from curation.sources import (
+    SourceFile,
+    as_kept,
+    check_unchanged,
+    discover,
+    get_row_ids,
+    make_kept_fields,
+    read_rows,
+    require_columns,
+)
+from curation.stages.rows import read_ids
 from curation.stages.selected import PART_ROWS
 from curation.storage.cache import fetch_folder
 from curation.storage.inside import require_enclosed
 from curation.storage.paths import Place, to_place
-from curation.tables import io
+from curation.tables import io, schemas
 from curation.tables.files import write_file
 
 METHODS = {"sft": "supervised fine-tuning", "grpo": "GRPO", "dpo": "DPO"}
@@ -104,11 +118,13 @@ def write_model(student: Trained, folder: Path, output: Place, *, merged: bool) 
 
 def format_card(lineage: JsonView) -> str:
     """Return the model card, made from the lineage alone."""
-    card = ModelCard.from_template(_make_front_matter(lineage), template_str="---\n{{ card_data }}\n---\n")
-    card.text = load_template("card.md.j2").render(
-        lineage, paper=PAPER, method=METHODS.get(lineage["recipe"]["method"])
-    )
-    return str(card)
+    method = METHODS.get(lineage["recipe"]["method"])
+    return _render_card(_make_front_matter(lineage), "card.md.j2", lineage, method=method)
+
+
+def _render_card(metadata: CardData, template: str, lineage: JsonView, **further: object) -> str:
+    text = load_template(template).render(lineage, paper=PAPER, **further)
+    return f"---\n{metadata.to_yaml()}\n---\n{text}"
 
 
 def _make_front_matter(lineage: JsonView) -> ModelCardData:
@@ -168,18 +184,19 @@ def export_rows(
     config, manifest = read_run(run)
     generation = choose_generation(config, generation, "leave it out for the last one")
     student, table = find_selection(config, manifest, arm, generation)
-    assert student.selecting is not None, "its table was found"
-    measured = read_numbers_after(manifest, student.selecting, generation)
-    num_rows = io.count(table)
-    rows = read_with_columns(config, manifest, table, columns) if columns else _read_table(table)
+    num_rows, is_measured = io.count(table), student.measured is not None
+    if columns:
+        rows = read_with_columns(config, manifest, table, columns)
+    else:
+        rows = io.open_table(table).scanner(batch_size=PART_ROWS, scan_in_order=True).to_reader()
     with write_folder(output, force=force, marker=MARKER) as folder:
         num_files = write_data(rows, folder / "data", form)
-        lineage = describe_rows_lineage(student, measured, num_rows, describe_files(folder), command)
+        lineage = describe_rows_lineage(student, num_rows, describe_files(folder), command)
         card = _make_card(lineage, pairs="chosen" in io.open_table(table).schema.names)
         describe(folder, lineage, card, MARKER)
     kind = f"{'Parquet' if form == 'parquet' else 'JSONL'} file{'s' if num_files > 1 else ''}"
     words = [f"{output}: {num_rows:,} rows of the arm {student.arm} in {num_files} {kind}, with README.md"]
-    if measured is None:
+    if not is_measured:
         words.append(
             f"warning: {run} has no numbers of these rows, so the card has no purity; when `curate run` has ended, "
             "export again with --force"
@@ -188,8 +205,55 @@ def export_rows(
     return words if push is None else [*words, _push(fetch_folder(str(output)), push, output)]
 
 
-def _read_table(table: TableRef) -> pa.RecordBatchReader:
-    return io.open_table(table).scanner(batch_size=PART_ROWS, scan_in_order=True).to_reader()
+def read_with_columns(
+    config: RunConfig, manifest: Manifest, selection: TableRef, columns: Sequence[str]
+) -> pa.RecordBatchReader:
+    """Return a reader of a selection's rows by rank, each with these columns of its file.
+
+    The files are read once; beside a batch of rows, only the ids of selected rows are held.
+
+    Raises:
+        ExportError: the selection has a column of that name.
+        SourceError: a file changed or lacks a column, or the files disagree on its type.
+    """
+    columns = list(dict.fromkeys(columns))
+    schema, source = io.open_table(selection).schema, config.splits.pool.source
+    if taken := [name for name in columns if name in schema.names]:
+        raise ExportError(
+            f"--columns: {taken[0]!r} is a column that every selection has; rename it in the pool's files"
+        )
+    known = manifest.source_files[source]
+    check_unchanged(known, discover(config.sources[source], known))
+    require_columns(known, [columns])
+    fields = make_kept_fields(known, columns)
+    wide = pa.schema([*schema, *fields])
+
+    def joined() -> Iterator[pa.RecordBatch]:
+        parts = iter_found(known, fields, np.sort(read_ids(selection)), config.sources[source].id_column)
+        with tempfile.TemporaryDirectory(prefix="curation-") as folder:
+            kept = io.Lookup(io.write_parts(parts, pa.schema([schemas.ROW_ID, *fields]), f"{folder}/kept.lance"))
+            for batch in io.open_table(selection).to_batches(batch_size=PART_ROWS):
+                beside = kept.take(batch.column("row_id").to_numpy(), columns).combine_chunks()
+                yield from pa.table([*batch.columns, *beside.columns], schema=wide).to_batches()
+
+    return pa.RecordBatchReader.from_batches(wide, joined())
+
+
+def iter_found(
+    files: Sequence[SourceFile], fields: Sequence[pa.Field], wanted_M: Int64s, id_column: str | None
+) -> Iterator[pa.Table]:
+    """Yield the row ids and fields of the rows with these ascending ids, in the files' order."""
+    for file in files:
+        start = 0
+        for batch in read_rows(file, columns=[field.name for field in fields]):
+            ids_B = get_row_ids(file, start, start + batch.num_rows, id_column)
+            start += batch.num_rows
+            place_B = np.searchsorted(wanted_M, ids_B)  # `np.isin` would sort all wanted ids for each batch
+            (inside_M,) = np.nonzero(place_B < len(wanted_M))
+            at_M = inside_M[wanted_M[place_B[inside_M]] == ids_B[inside_M]]
+            taken = batch.take(pa.array(at_M))
+            columns = [as_kept(taken.column(field.name), field.type) for field in fields]
+            yield pa.table([pa.array(ids_B[at_M]), *columns], schema=pa.schema([schemas.ROW_ID, *fields]))
 
 
 def write_data(rows: pa.RecordBatchReader, folder: Path, form: str) -> int:
@@ -220,9 +284,7 @@ def _make_card(lineage: JsonView, *, pairs: bool) -> str:
         tags=["trust-curation", "weak-to-strong", rows["arm"]],
         configs=[{"config_name": "default", "data_files": [{"split": "train", "path": "data/train-*"}]}],
     )
-    card = DatasetCard.from_template(metadata, template_str="---\n{{ card_data }}\n---\n")
-    card.text = load_template("rows_card.md.j2").render(lineage, paper=PAPER, pairs=pairs)
-    return str(card)
+    return _render_card(metadata, "rows_card.md.j2", lineage, pairs=pairs)
 
 
 def _push(folder: Path, name: str, output: Place) -> str:

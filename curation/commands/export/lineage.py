@@ -9,8 +9,6 @@ from curation.commands.export.run import Student, Trained
 from curation.config import TrustConfig
 from curation.config.models import find_student_section
 from curation.json_types import Json, JsonView
-from curation.pipeline.growth import iter_prepare_records
-from curation.pipeline.numbers import read_numbers_after
 from curation.refs import ModelRef, TableRef
 from curation.report.rules import STOP
 from curation.report.students import collect_trainings, describe_decoding
@@ -24,8 +22,7 @@ METRICS = ("auc", "ece", "brier")
 
 def make_lineage(student: Trained, written: JsonView, command: str) -> Json:
     """Return the content of a student's card; ``evaluation`` is ``None`` if the run has no metrics of the student."""
-    measured = read_numbers_after(student.manifest, student.record, student.generation)
-    generation = _get_generation(student, measured)
+    generation = student.numbers
     # A further student has base and arms of its own in it; trust, selection and teacher are the generation's.
     further = {} if generation is None else {item["name"]: item for item in generation["students"]}
     results = further.get(student.name, generation)
@@ -36,7 +33,7 @@ def make_lineage(student: Trained, written: JsonView, command: str) -> Json:
     curves = {k: v for k, v in collect_trainings({student.arm: record})[student.arm]["curves"].items() if k != "step"}
     base = ModelRef.from_json(student.record.inputs["base"])
     return {
-        **_describe_origin(student, measured, own, command),
+        **_describe_origin(student, own, command),
         "student": {
             "stage": student.training,
             "arm": student.arm,
@@ -55,13 +52,11 @@ def make_lineage(student: Trained, written: JsonView, command: str) -> Json:
     }
 
 
-def describe_rows_lineage(
-    student: Student, measured: JsonView | None, num_rows: int, files: Json, command: str
-) -> Json:
-    """Return the content of the card of an arm's rows; ``measured`` is the ``metrics.json`` on them, if any."""
-    generation = _get_generation(student, measured)
+def describe_rows_lineage(student: Student, num_rows: int, files: Json, command: str) -> Json:
+    """Return the content of the card of an arm's rows."""
+    generation = student.numbers
     return {
-        **_describe_origin(student, measured, _find_arm(student, generation), command),
+        **_describe_origin(student, _find_arm(student, generation), command),
         "rows": {
             "arm": student.arm,
             "words": ARMS[student.arm].words,
@@ -87,14 +82,9 @@ def stop_lines(lineage: JsonView) -> list[str]:
     return [f"warning: the run's verdict on the rows of {verdict['arm']}: {verdict['sentence']} The card says so"]
 
 
-def _get_generation(student: Student, measured: JsonView | None) -> Json | None:
-    """Return the metrics of a student's generation; ``None`` outside the main chain, as cards have no results there."""
-    return None if measured is None or student.branch else measured["numbers"]
-
-
-def _describe_origin(student: Student, measured: JsonView | None, own: Json | None, command: str) -> Json:
+def _describe_origin(student: Student, own: Json | None, command: str) -> Json:
     """Return the origin of the rows of a student's arm; ``own`` has the metrics of the arm."""
-    generation, selected = _get_generation(student, measured), student.selecting
+    measured, generation, selected = student.measured, student.numbers, student.selecting
     assert selected is not None, "rows that are exported were selected"
     verdict = None if generation is None else generation.get("verdict")
     if generation is not None and verdict is not None:  # None if no arm ranks by trust
@@ -192,17 +182,14 @@ def _describe_guarantee(student: Student, budget: JsonView, generation: Json | N
 
 
 def _describe_data(student: Student) -> Json:
-    config = student.config
-    labels, pool = student.of_generation("pool", Label), student.of_generation("pool", Score)
-    prepared = [record.outputs["tables"] for record in iter_prepare_records(student.manifest)]
-    scored = pool or labels
+    config, scored = student.config, student.of_generation("pool", Score, Label)
     return {
         "domain": config.domain.model_dump(mode="json"),
         "sources": {
             name: {"path": source.path, "files": student.manifest.files.get(name, [])}
             for name, source in config.sources.items()
         },
-        "tables": {name: table for tables in prepared for name, table in tables.items()},
+        "tables": {name: table.to_json() for name, table in student.splits.items()},
         "labels": None if scored is None else scored.outputs.get("labels"),
     }
 

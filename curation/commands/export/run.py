@@ -1,23 +1,27 @@
 """A run directory as exports and `curate explain` read it: its tables, students and selections, without Ray."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
 import numpy as np
 
 from curation.arms import ARMS, REFERENCE_ARM, TRUST, Configured, Fitted
-from curation.config import RunConfig
+from curation.commands.export.files import is_on_hub
+from curation.config import AnswersConfig, RunConfig, TrustConfig
 from curation.config.load import load_config
 from curation.errors import ExportError, TableError
-from curation.json_types import Json
+from curation.json_types import Json, JsonView
+from curation.pipeline.grading import choose_grading_stage
 from curation.pipeline.growth import iter_prepare_records
-from curation.refs import ModelRef, TableRef
+from curation.pipeline.numbers import read_numbers_after
+from curation.refs import ModelRef, TableRef, TrustRef
 from curation.rundir.graph import Position, Stage
 from curation.rundir.manifest import Manifest, StageRecord
 from curation.stages.fit import FitTrust, Search
 from curation.stages.label import Label
+from curation.stages.read import Read
 from curation.stages.score import Score
 from curation.stages.select import Select
 from curation.stages.selected import WritePreferences
@@ -25,6 +29,7 @@ from curation.stages.training import TrainStudent
 from curation.storage.paths import Place, require_reachable, to_place
 from curation.tables import io
 from curation.tables.schemas import FILE_SHIFT
+from curation.trust import saved
 
 
 def read_run(run: Place) -> tuple[RunConfig, Manifest]:
@@ -54,13 +59,6 @@ def choose_arm(config: RunConfig, arm: str | None, there: str) -> str:
     if found not in arms:
         raise ExportError(f"arm {found}: the run's arms are {', '.join(arms)}; {there}")
     return found
-
-
-def get_fitting_stage(config: RunConfig, trust: str) -> str:
-    """Return the name, without the generation, of the stage that fits a trust function, for messages."""
-    if get_fitting_class(config, trust) is Search:
-        return "search"
-    return "trust" if trust == REFERENCE_ARM else f"trust-{trust}"
 
 
 def get_fitting_class(config: RunConfig, trust: str) -> type[Stage]:
@@ -132,6 +130,8 @@ class Student(RecordedRun):
     generation: int
     name: str = ""
     """The name of a further student; empty for the student that teaches the next generation."""
+    record: StageRecord | None = None
+    """The record of the stage that made what is exported, the student or its rows."""
 
     @property
     def branch(self) -> str:
@@ -156,6 +156,16 @@ class Student(RecordedRun):
     def selecting(self) -> StageRecord | None:
         """The record of the stage that selected the student's rows."""
         return self.of_generation("pool", Select)
+
+    @cached_property
+    def measured(self) -> Json | None:
+        """The generation's ``metrics.json`` on the exported part, or ``None`` if it was not computed since."""
+        return None if self.record is None else read_numbers_after(self.manifest, self.record, self.generation)
+
+    @property
+    def numbers(self) -> Json | None:
+        """The numbers of the generation; ``None`` outside the main chain, as cards have no results there."""
+        return None if self.measured is None or self.branch else self.measured["numbers"]
 
     @property
     def trust(self) -> StageRecord | None:
@@ -260,4 +270,100 @@ def find_selection(config: RunConfig, manifest: Manifest, arm: str | None, gener
     pairs = student.of_generation("pool", WritePreferences)
     if pairs is not None and pairs.inputs["selected"].get(arm) == made["table"]:
         made = pairs.outputs["arms"][arm]
-    return student, TableRef.from_json(made["table"])
+    return replace(student, record=selected), TableRef.from_json(made["table"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit(RecordedRun):
+    """A fitted trust function with the run that fitted it."""
+
+    name: str
+    generation: int
+    record: StageRecord
+    labelling: StageRecord
+    """The record of the stage that made the labels of the source split."""
+
+    def labels(self, split: str) -> StageRecord | None:
+        """Return the record of the stage that made a split's labels with states (:func:`get_labels_stage`), or None."""
+        return self.stage(self.generation, split, get_labels_stage(self.config))
+
+    @property
+    def trust(self) -> TrustRef:
+        """Reference to the files of the fitted function."""
+        return TrustRef.from_json(self.record.outputs["trust"])
+
+    @property
+    def teacher(self) -> ModelRef | None:
+        """The model that labelled or read answers, whose files are there; None for a backend without weights."""
+        if (found := self.labelling.inputs["model"]) is None:
+            return None
+        model = ModelRef.from_json(found)
+        for path in (None if is_on_hub(model) else model.base, model.adapter):
+            if path is not None and not to_place(path).is_dir():
+                raise ExportError(f"{path}: the teacher's files are gone, and a package has their digest; restore them")
+        return model
+
+    @property
+    def ask(self) -> AnswersConfig:
+        """The configuration of the source's labels: backend, states and types, without decoding and server address."""
+        key = self.labelling.inputs["ask"]
+        return AnswersConfig.from_key({name: key[name] for name in AnswersConfig.model_fields if name in key})
+
+    @cached_property
+    def described(self) -> JsonView:
+        """The trust function's description of itself (``curation.trust.saved``)."""
+        return saved.read_description(self.trust)
+
+    @property
+    def settings(self) -> TrustConfig:
+        """The settings of the fit."""
+        return TrustConfig.from_key(self.described["fit"].get("config", self.record.inputs["trust"]))
+
+    @property
+    def seed(self) -> int:
+        """The seed of the fit, which also divided the source into fit and validation rows."""
+        return int(self.record.inputs["seed"])
+
+    @cached_property
+    def numbers(self) -> JsonView | None:
+        """The generation's metrics with the verdict, or ``None`` if none were computed after this fit."""
+        found = read_numbers_after(self.manifest, self.record, self.generation)
+        return None if found is None else found["numbers"]
+
+
+def get_labels_stage(config: RunConfig) -> type[Label | Read]:
+    """Return the class of the stages that make labels with their states."""
+    return Label if config.teacher.reading is None else Read
+
+
+def find_fit(run: Place, trust: str | None, generation: int | None) -> Fit:
+    """Return the trust function of a name and a generation (``trust``, the last), or raise an ``ExportError``."""
+    config, manifest = read_run(run)
+    fits = [name for name, record in manifest.stages.items() if {"trust", "fit"} <= record.outputs.keys()]
+    there = f"fitted: {', '.join(sorted(fits)) or 'none'}"
+    generation = choose_generation(config, generation, there)
+    name = trust or REFERENCE_ARM
+    try:
+        known = TRUST.find(name)
+    except ValueError as error:
+        raise ExportError(f"--trust {name}: {error}; {there}") from error
+    if not isinstance(known, Fitted | Configured):
+        raise ExportError(
+            f"--trust {name}: {known.words} is not fitted, so there is nothing to export: it needs no run; {there}"
+        )
+    kind = get_fitting_class(config, name)
+    of = "search" if kind is Search else "trust" if name == REFERENCE_ARM else f"trust-{name}"
+    stage = f"gen-{generation}/{of}"
+    finish = f"`curate run {run} --until {stage}` fits it"
+    record = manifest.find(Position(generation=generation, split="source", of=name), kind)
+    if record is None or "trust" not in record.outputs:
+        raise ExportError(f"{run}: {stage} is not done; {finish}; {there}")
+    made: dict[str, StageRecord] = {}
+    for what, made_by in (("labels", get_labels_stage(config)), ("grades", choose_grading_stage(config, "source"))):
+        of_source = manifest.find(Position(generation=generation, split="source"), made_by)
+        if of_source is None or record.inputs[what] != of_source.outputs.get(what):
+            raise ExportError(f"{run}: the {what} of the source split changed since {stage} was done; {finish} again")
+        made[what] = of_source
+    return Fit(
+        config=config, manifest=manifest, name=name, generation=generation, record=record, labelling=made["labels"]
+    )

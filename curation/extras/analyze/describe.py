@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from curation.arms import ARMS, REFERENCE_ARM
-from curation.commands.tables import format_percent_interval
+from curation.commands.printing import format_percent_interval
 from curation.config import RunConfig
 from curation.domains import get_domain, get_position_function
 from curation.errors import ConfigError

@@ -7,7 +7,7 @@ from contextlib import redirect_stdout
 import click
 
 from curation.commands.options import ADDRESS, RUN, SET, WAIT, Overrides, add_address, find_run_config, format_command
-from curation.commands.tables import describe_features
+from curation.commands.printing import describe_features
 from curation.escaping import echo
 
 

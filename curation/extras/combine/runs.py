@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from curation.commands.tables import format_percent_interval
+from curation.commands.printing import format_percent_interval
 from curation.config.load import load_config
 from curation.errors import CombineError, RunFailedError
 from curation.json_types import Json

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from curation.arrays import Bools, Float64s, Int64s
-from curation.commands.export.fit import Fit, has_held_out_score, is_of, split_inputs
+from curation.commands.export.run import Fit
+from curation.commands.export.trust import has_held_out_score, is_of, split_inputs
 from curation.config import TrustConfig
 from curation.config.given import GIVEN
 from curation.config.states import parse

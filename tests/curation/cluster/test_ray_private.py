@@ -14,7 +14,7 @@ import ray
 
 import curation
 import train
-from curation.cluster import news, ray_private
+from curation.cluster import capacity, news, ray_private
 from curation.commands.doctor import check_ray_disk
 
 pytestmark = pytest.mark.long
@@ -64,9 +64,9 @@ def test_the_head_is_found_and_answers_who_has_not_joined(local_ray):
 
 def test_the_types_of_nodes(local_ray):
     """A node that no autoscaler started; ``test_autoscaling`` has one that does."""
-    with interface("ray.autoscaler.v2.sdk.get_cluster_status"):
-        (name,) = ray_private.list_node_types()
-        assert name == f"node_{ray.nodes()[0]['NodeID']}"
+    with interface("ray.experimental.internal_kv._internal_kv_get, or the labels of ray.nodes()"):
+        assert ray_private.list_reported_types() <= {f"node_{ray.nodes()[0]['NodeID']}"}
+        assert capacity.NODE_TYPE not in ray.nodes()[0]["Labels"] and not capacity.can_autoscale()
 
 
 def test_rays_temporary_directory(local_ray):

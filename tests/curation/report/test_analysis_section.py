@@ -8,7 +8,7 @@ import pytest
 from computed import collect
 from test_report import changed, make_run
 
-from curation.commands.tables import describe_features
+from curation.commands.printing import describe_features
 from curation.extras.analyze.coherence import compare_coherence, compute_coherence
 from curation.extras.analyze.figures import figures
 from curation.extras.analyze.value_moves import compare_moves

@@ -1,15 +1,14 @@
-"""Hours and money of what was used, and a forecast set against it."""
+"""Hours and money of what was used."""
 
 from types import SimpleNamespace
 
 import pytest
 
 from curation.config import PricesConfig
-from curation.metrics import Estimate
 from curation.metrics.totals import make_exact
-from curation.report import PassRecord, SpentRecord, StageSummary
+from curation.report import PassRecord, StageSummary
 from curation.report.costs import collect_spent as of_rows
-from curation.report.costs import compare_forecast, compute_amounts, compute_money, describe_amount
+from curation.report.costs import compute_amounts, compute_money, describe_amount
 
 PASS = {
     "model": "m",
@@ -24,22 +23,9 @@ PASS = {
 WORKFORCE = {"actors": 4, "each": {"CPU": 2, "GPU": 0.5}, "per_node": 8}
 
 
-def spent(**changes) -> SpentRecord:
+def spent(**changes) -> dict:
     fields = {"actor_seconds": 7200.0, "prompt_tokens": 100, "output_tokens": 10, "chunks": 4, "commits": 2}
-    return SpentRecord(**{**fields, "bytes": 10**9, "spans": [(0.0, 3600.0)], **changes})
-
-
-def forecast(prices: PricesConfig | None = None, **total: Estimate) -> dict:
-    return {
-        "made": 1.0,
-        "prices": None if prices is None else prices.model_dump(),
-        "currency": None if prices is None else prices.currency,
-        "workforce": WORKFORCE,
-        "probes": [{"rows": 64}],
-        "stages": [{"name": "a"}, {"name": "b"}, {"name": "c"}],
-        "left_out": [],
-        "total": {name: estimate.to_json() for name, estimate in total.items()},
-    }
+    return {**fields, "bytes": 10**9, **changes}
 
 
 def test_hours_and_money_by_hand():
@@ -54,32 +40,6 @@ def test_hours_and_money_by_hand():
     assert compute_money(used, PricesConfig(node_hour=30))["money"].value == 30
     assert compute_money(used, PricesConfig()) == {}  # nothing has a price
     assert "gpu_hours" not in compute_amounts(make_exact(1.0), {"each": {"CPU": 1}, "per_node": 1})
-
-
-def test_a_forecast_against_what_was_used():
-    prices = PricesConfig(currency="EUR", cpu_hour=1.0)
-    ahead = forecast(
-        prices,
-        prompt_tokens=Estimate(value=190, low=150, high=250, n=64),
-        output_tokens=Estimate(value=50, low=40, high=60, n=64),
-        hours=Estimate(value=1.4, low=1.0, high=2.0, n=64),
-        cpu_hours=Estimate(value=5, low=4, high=6, n=64),
-        money=Estimate(value=5, low=4, high=6, n=64),
-        bytes=Estimate(value=2e9, low=float("nan"), high=float("nan"), n=1),
-    )
-    used = {"a": spent(), "b": spent(spans=[(1800.0, 4500.0), (9000.0, 9900.0)], actor_seconds=3600.0)}
-    found = compare_forecast(ahead, used)
-    assert found is not None and found["currency"] == "EUR" and found["not_run"] == ["c"]
-    lines = {line["name"]: (line["actual"], line["inside"]) for line in found["lines"]}
-    assert lines == {
-        "prompt_tokens": (200, True),
-        "output_tokens": (20, False),
-        "hours": (1.5, True),  # the two stages overlap
-        "cpu_hours": (6, True),
-        "money": (6, True),
-        "bytes": (2 * 10**9, None),  # a sample of one row has no interval
-    }
-    assert compare_forecast(None, used) is None
 
 
 def test_amounts_in_words():
@@ -97,7 +57,7 @@ def test_what_a_row_cost_by_hand():
     asked = [PassRecord(**PASS, name=name, rows=500) for name in ("label", "test")]
     used = {"label": spent(), "test": spent(actor_seconds=800.0, prompt_tokens=300)}
     run = SimpleNamespace(stages=stages, passes=asked, used=used)
-    found = of_rows(run, {"num_selected": 200, "purity": {"value": 0.5}}, 3.0)
+    found = of_rows(run, {"num_selected": 200, "purity": {"value": 0.5}})
     assert found["total"] == {
         "elapsed": 100.0,  # the first two overlap by half a minute
         "stage_seconds": 130.0,
@@ -105,11 +65,10 @@ def test_what_a_row_cost_by_hand():
         "prompt_tokens": 400,
         "output_tokens": 20,
         "bytes": 2 * 10**9,
-        "money": 3.0,
     }
     assert found["numbers"] == {"answered": 1000, "selected": 200, "right": 100}
     assert found["each"]["answered"]["actor_seconds"] == 8 and found["each"]["selected"]["elapsed"] == 0.5
-    assert found["each"]["right"]["money"] == pytest.approx(0.03)
+    assert found["each"]["right"]["prompt_tokens"] == 4
     assert found["by_pass"]["test"] == {"actor_seconds": 800.0, "prompt_tokens": 300, "output_tokens": 10}
-    unknown = of_rows(SimpleNamespace(stages=stages, passes=[], used={}), None, None)
+    unknown = of_rows(SimpleNamespace(stages=stages, passes=[], used={}), None)
     assert unknown["each"] == {} and unknown["total"]["actor_seconds"] is None

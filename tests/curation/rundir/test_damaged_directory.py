@@ -16,7 +16,7 @@ from curation.cli import main
 from curation.config.load import load_config
 from curation.errors import CommitError, ConfigError, RunDirError, RunFailedError, describe_lance_error
 from curation.pipeline.work import files_of
-from curation.rundir.events import EventLog, compute_spent_since, parse_events
+from curation.rundir.events import EventLog, compute_spent, parse_events
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
 from curation.storage import lease
@@ -25,6 +25,7 @@ from curation.storage.paths import write_atomically
 from curation.tables import commits, io
 from curation.tables.row_ids import RowIds
 from curation.tables.versions import set_torn_aside
+from curation.telemetry.standing import Spent
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +123,7 @@ def test_lines_of_events_that_are_damaged_are_left_out(tmp_path: Path):
     ]
     lines = [json.dumps(good), *map(json.dumps, bad), '{"time": 5.0, "eve', "[" * 100_000, json.dumps(progress)]
     assert list(parse_events(lines)) == [good, progress]
-    assert compute_spent_since(lines, 0.0)["a"].spans == ((5.0, 6.0),)
+    assert compute_spent(lines) == {"a": Spent()}
     in_place_of(tmp_path / "events.jsonl")
     assert EventLog(tmp_path).last(100) == []
 

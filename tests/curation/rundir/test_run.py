@@ -17,7 +17,7 @@ from curation.errors import ConfigError, RunFailedError
 from curation.rundir.graph import Done, Out, Stage, order_stages
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Load, Run, Task, has_room
-from curation.stopping import Stopped, iter_arriving, stopped_by_signals, wait_for_call
+from curation.stopping import Stopped, stopped_by_signals, wait_for_call
 from curation.storage import lease
 from curation.storage.conditional import make_register
 from curation.telemetry import standing
@@ -133,7 +133,8 @@ def test_a_signal_breaks_off_all_stages_and_each_keeps_what_is_done(tmp_path, wa
         def work(task: Task) -> Done:
             done = 0
             try:
-                for _ in iter_arriving(_slowly()):
+                for step in _steps():
+                    wait_for_call(step)
                     done += 1
             except BaseException:
                 (tmp_path / name).write_text(str(done))
@@ -142,9 +143,9 @@ def test_a_signal_breaks_off_all_stages_and_each_keeps_what_is_done(tmp_path, wa
 
         return Built(name=name, work=work, inputs={})
 
-    def _slowly() -> Any:
-        yield from range(3)
-        threading.Event().wait()  # for ever, deaf to everything
+    def _steps() -> Any:
+        yield from [lambda: None] * 3
+        yield threading.Event().wait  # for ever, deaf to everything
 
     stages: list[Out] = [stage(f"pass-{index}").value("name") for index in range(3)]
     timer = threading.Timer(0.7, lambda: os.kill(os.getpid(), way))
@@ -182,17 +183,13 @@ def test_a_lease_that_is_lost_breaks_off_the_stages_at_once_and_leaves_the_other
     assert events(tmp_path) == [("started", "long")]
 
 
-def test_what_arrives_in_a_thread_comes_in_order_with_its_error():
-    def numbers() -> Any:
-        yield from range(5)
+def test_what_is_called_in_a_thread_gives_its_result_or_its_error():
+    def fail() -> None:
         raise ConfigError("x: is wrong")
 
-    found = []
     with pytest.raises(ConfigError, match="is wrong"):
-        for number in iter_arriving(numbers()):
-            found.append(number)
-    assert found == list(range(5)) and list(iter_arriving([])) == []
-    assert wait_for_call(lambda: 3) == 3
+        wait_for_call(fail)
+    assert wait_for_call(lambda: 3) == 3 and wait_for_call(lambda: None) is None
 
 
 @pytest.mark.long

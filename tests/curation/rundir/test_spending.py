@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from curation.rundir.events import compute_spent_since
+from curation.rundir.events import compute_spent
 from curation.telemetry.standing import Actors, Spent, Work
 
 
@@ -37,11 +37,9 @@ EVENTS = [
 ]
 
 
-def test_every_driver_counts_from_the_forecast_on():
-    found = compute_spent_since(EVENTS, 9.0)
+def test_every_driver_counts():
+    found = compute_spent(EVENTS)
     assert set(found) == {"a", "b"}
-    assert found["a"].spent == Spent(actor_seconds=5.5, prompt_tokens=11, commits=1)
-    assert found["a"].spans == ((10, 15), (30, 33))  # the time between two drivers is not counted
-    assert found["b"].spent.chunks == 3 and found["b"].spans == ((13, 14),)
-    assert compute_spent_since(EVENTS, 0.0)["a"].spent.actor_seconds == 55.5
-    assert compute_spent_since(EVENTS, 40.0) == {}
+    assert found["a"] == Spent(actor_seconds=55.5, prompt_tokens=11, commits=1)
+    assert found["b"].chunks == 3
+    assert compute_spent([]) == {}

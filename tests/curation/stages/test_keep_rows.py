@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curation.commands.export.columns import iter_found
+from curation.commands.export.hub import iter_found
 from curation.config import SourceConfig
 from curation.sources import discover, make_kept_fields
 from curation.tables.schemas import FILE_SHIFT

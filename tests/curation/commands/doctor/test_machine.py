@@ -1,6 +1,7 @@
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,8 +37,9 @@ def test_this_machine_passes_and_says_what_it_is():
 
 
 @pytest.mark.parametrize(("free", "state"), [(0, "fail"), (GIB - 1, "fail"), (5 * GIB, "warn"), (10 * GIB, "ok")])
-def test_space_for_a_run(free: int, state: str):
-    verdict = doctor.rate_disk(Path("/data"), free, 100 * GIB, "make space", full=0.0)
+def test_space_for_a_run(monkeypatch: pytest.MonkeyPatch, free: int, state: str):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free, total=100 * GIB))
+    verdict = doctor.check_disk(Path("/data"), "make space")
     assert verdict.state == state and bool(verdict.fix) == (state != "ok")
 
 
@@ -45,10 +47,11 @@ def test_space_for_a_run(free: int, state: str):
     ("free", "total", "state"),
     [(4, 100, "fail"), (5, 100, "fail"), (8, 100, "warn"), (5, 10, "warn"), (50, 100, "ok"), (60, 1000, "warn")],
 )
-def test_rays_disk_fails_where_ray_itself_stops_writing(free: int, total: int, state: str):
-    assert (
-        doctor.rate_disk(Path("/tmp/ray"), free * GIB, total * GIB, "make space", full=doctor.RAY_FULL).state == state
-    )
+def test_rays_disk_fails_where_ray_itself_stops_writing(
+    monkeypatch: pytest.MonkeyPatch, free: int, total: int, state: str
+):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free * GIB, total=total * GIB))
+    assert doctor.check_ray_disk().state == state
 
 
 def test_shared_memory_is_measured_by_rays_own_share():
