@@ -9,7 +9,6 @@ holds even while actors of a killed driver outlive it, since the next driver's a
 asked by others. A question's key is a hash of the request, and of row and seed if the answer is sampled.
 """
 
-import hashlib
 import json
 import os
 import threading
@@ -26,8 +25,8 @@ from curation.config.endpoint import TokenPrice
 from curation.json_types import Json
 from curation.storage.files import append_lines, sync_file
 from curation.storage.paths import Place, Remote, read_range, to_place
-from curation.teachers.completions import AnsweredRow
-from curation.teachers.endpoint_answers import Odd, Usage, restore_row
+from curation.teachers.completions import AnsweredRow, Usage
+from curation.teachers.endpoint_answers import Odd, restore_row
 
 ODD = {
     "no_answer": "were no answers, counted as paid, and were asked again",
@@ -43,12 +42,6 @@ ALIVE_SECONDS = 3.0
 SUFFIX = ".jsonl"
 FORMAT = 2
 """The format of answers, in each line with one: answers of another format are counted as paid, and not read."""
-
-
-def hash_request(question: Mapping[str, object]) -> str:
-    """Return a hash of a request."""
-    text = json.dumps(question, sort_keys=True, ensure_ascii=False)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 @dataclass(kw_only=True)

@@ -8,7 +8,7 @@ diagonal matrix, in logarithms.
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
 import numpy as np
@@ -18,17 +18,9 @@ import pyarrow.compute as pc
 
 from curation.config import AskConfig, DecodingConfig
 from curation.errors import ConfigError
-from curation.json_types import Json, JsonView
+from curation.json_types import Json
 from curation.teachers import Gate, Request, Teacher
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tokens:
-    """Tokens read and written by a teacher."""
-
-    prompt: int = 0
-    output: int = 0
-
+from curation.teachers.completions import Usage
 
 _Asked = tuple[tuple[str, ...], tuple[str, ...], bool]  # baseline prompts, options, and whether the options form pairs
 
@@ -47,20 +39,15 @@ def compute_baselines(scores: Sequence[Sequence[float]], *, in_pairs: bool = Fal
     return tuple(found)
 
 
-class WrappedTeacher:
+class WrappedTeacher(Teacher):
     """A teacher as passes ask it: it counts tokens, and finds the baselines of options before it asks about a row."""
 
     def __init__(self, teacher: Teacher) -> None:
         self.teacher = teacher
         self.state_size, self.facts = teacher.state_size, teacher.facts
-        self._tokens = Tokens()
+        self._tokens = Usage()
         self._lock = threading.Lock()
         self._known: dict[_Asked, tuple[float, ...]] = {}
-
-    @staticmethod
-    def engine_key(config: AskConfig) -> JsonView:
-        """Return an empty key, since the wrapped teacher is started already."""
-        return {}
 
     def asked(self, config: AskConfig) -> Self:
         """Return a new wrapper, with its own state, of the teacher that follows ``config``."""
@@ -95,10 +82,10 @@ class WrappedTeacher:
         """Return the baselines of an answered request's options, or ``None`` if it has none."""
         return self._known.get(_make_asked(request))
 
-    def take(self) -> Tokens:
+    def take(self) -> Usage:
         """Return the tokens counted since the last call, those of baseline prompts included."""
         with self._lock:
-            taken, self._tokens = self._tokens, Tokens()
+            taken, self._tokens = self._tokens, Usage()
         return taken
 
     def _ask(
@@ -114,7 +101,7 @@ class WrappedTeacher:
         for batch in answers:
             prompt, output = (pc.sum(batch.column(f"num_{kind}_tokens")).as_py() or 0 for kind in ("prompt", "output"))
             with self._lock:
-                self._tokens = Tokens(prompt=self._tokens.prompt + prompt, output=self._tokens.output + output)
+                self._tokens = Usage(prompt=self._tokens.prompt + prompt, output=self._tokens.output + output)
             yield batch
 
 
