@@ -166,13 +166,12 @@ def _compute_states(
 
 def compute_position_states(hidden_BTD: torch.Tensor, length_B1: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return the states of answers by position, float32 [B, D], given those at their tokens, padded on the right."""
-    hidden_BTD = hidden_BTD.float()
     is_own_BT = torch.arange(hidden_BTD.shape[1], device=length_B1.device) < length_B1
     own_BTD = hidden_BTD.where(is_own_BT[..., None], 0.0)
     return {
-        "output_first": hidden_BTD[:, 0],
-        "output_last": hidden_BTD.take_along_dim(length_B1[..., None] - 1, dim=1)[:, 0],
-        "output_mean": own_BTD.sum(dim=1) / length_B1,
+        "output_first": hidden_BTD[:, 0].float(),
+        "output_last": hidden_BTD.take_along_dim(length_B1[..., None] - 1, dim=1)[:, 0].float(),
+        "output_mean": own_BTD.sum(dim=1, dtype=torch.float32) / length_B1,
     }
 
 

@@ -145,8 +145,9 @@ class ScriptedTeacher(Teacher):
         ids_N = np.array([request.row_id for request in batch], dtype=np.int64)
         unit_N = hash_unit(ids_N, seed).astype(np.float32)
         drawn = zip(batch, hash64(ids_N, seed).tolist(), np.log(unit_N + 1e-6).tolist(), strict=True)
+        rows = [self._make_answered_row(*of_row, normalise=normalise) for of_row in drawn]
         return completion_batch(
-            [self._make_answered_row(*of_row, normalise=normalise) for of_row in drawn],
+            [row._replace(error="scripted: asked for") if row.row_id in self._failing else row for row in rows],
             states=self._make_states(batch, config.states, seed),
             state_dtype=config.state_dtype,
             num_token_logprobs=config.token_logprobs,
@@ -186,7 +187,6 @@ class ScriptedTeacher(Teacher):
             negentropies=OfTokens.of([negentropy] * num_words),
             option_logprobs=sums,
             option_scores=scores,
-            error="scripted: asked for" if request.row_id in self._failing else None,
         )
 
     def _make_paired_row(self, request: Request, number: int, mean: float) -> AnsweredRow:
@@ -199,7 +199,7 @@ class ScriptedTeacher(Teacher):
             scores,
             num_prompt_tokens=len(request.prompt.split()),
             lengths=[len(option.split()) for option in options],
-        )._replace(error="scripted: asked for" if request.row_id in self._failing else None)
+        )
 
     def _crash(self, row_id: int) -> None:
         if row_id in self._poison:

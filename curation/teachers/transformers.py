@@ -19,15 +19,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from transformers import (
-    MinPLogitsWarper,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
+import transformers
 
 from curation.config import AskConfig, DecodingConfig
-from curation.config.states import find_layers
+from curation.config.states import find_layers, find_positions
 from curation.json_types import Json
 from curation.models import check_tokens, load_model
 from curation.refs import ModelRef
@@ -137,7 +132,7 @@ class TransformersTeacher(ModelTeacher):
             )
             for one in requests
         ]
-        active = list(range(len(rows)))
+        active, keeps = list(range(len(rows))), set(find_positions(config.states)) - {"prompt_last"}
         prompt_BD, hidden, num_fed = hidden_B1D[:, 0], list[torch.Tensor](), 0
         seen_BV = torch.zeros_like(logits_B1V[:, 0], dtype=torch.bool) if decoding.presence_penalty else None
         while True:
@@ -155,7 +150,7 @@ class TransformersTeacher(ModelTeacher):
             newest = [rows[index].tokens[-1:] or [self._forward.pad] for index in active]
             logits_B1V, hidden_B1D = self._forward.extend(prefix, self._forward.tensor(newest))
             num_fed += 1
-            if config.states:  # of all rows, [B, D] for each token that was fed
+            if keeps:  # of all rows, [B, D] for each token that was fed
                 hidden.append(torch.zeros_like(prompt_BD).index_copy(0, self._forward.tensor(active), hidden_B1D[:, 0]))
         hidden_BTD = torch.stack(hidden, dim=1) if hidden else None
         states = gather_states(config, prompt_BD, hidden_BTD, [row.num_content or 0 for row in rows])
@@ -223,12 +218,12 @@ def compute_distribution(logits_BV: torch.Tensor, decoding: DecodingConfig) -> t
     same tokens unless top-p is below 1 too. In both, the caller has subtracted the presence penalty from the logits.
     """
     ids: Any = None  # the tokens so far, which none of these reads
-    scores = TemperatureLogitsWarper(decoding.temperature)(ids, logits_BV)
+    scores = transformers.TemperatureLogitsWarper(decoding.temperature)(ids, logits_BV)
     if decoding.top_k:
-        scores = TopKLogitsWarper(decoding.top_k)(ids, scores)
+        scores = transformers.TopKLogitsWarper(decoding.top_k)(ids, scores)
     if decoding.top_p < 1:
-        scores = TopPLogitsWarper(decoding.top_p)(ids, scores)
+        scores = transformers.TopPLogitsWarper(decoding.top_p)(ids, scores)
     if decoding.min_p:
-        scores = MinPLogitsWarper(decoding.min_p)(ids, scores)
+        scores = transformers.MinPLogitsWarper(decoding.min_p)(ids, scores)
     probs: torch.Tensor = scores.softmax(dim=-1)
     return probs
