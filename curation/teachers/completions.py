@@ -26,13 +26,6 @@ _COPIED = ("row_id", "completion", "option_logprobs", *_GIVEN)
 _SURENESS = tuple(name for name in schemas.NUMBERS if name not in _GIVEN)
 
 
-class Usage(NamedTuple):
-    """Numbers of tokens that a model reads and writes, or that a server bills."""
-
-    prompt: int = 0
-    output: int = 0
-
-
 class OfTokens(NamedTuple):
     """Summary of one number per token of an answer: its mean, least, first and last value."""
 

@@ -21,7 +21,8 @@ from curation.errors import ConfigError
 from curation.json_types import Json, JsonView
 from curation.refs import ModelRef
 from curation.teachers import Request, Teacher
-from curation.teachers.completions import AnsweredRow, Usage, completion_batch, find_options_problem
+from curation.teachers.completions import AnsweredRow, completion_batch, find_options_problem
+from curation.teachers.endpoint_answers import Usage
 from curation.teachers.endpoint_client import Client, ServerQuestion
 
 BATCH_ROWS = 128

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from curation.escaping import quote_text
 from curation.json_types import JsonView
-from curation.teachers.completions import AnsweredRow, OfTokens, Usage
+from curation.teachers.completions import AnsweredRow, OfTokens
 
 NO_ROW = -1  # id in the row of an answer, until a row has asked for it
 MAX_COUNT = 2**31 - 1  # maximum number of tokens that a table's column can hold
@@ -22,6 +22,13 @@ NO_LETTERS = re.compile(rb"<0x[0-9A-F]{2}>|[^0-9A-Za-z]")
 HALVES = "surrogatepass"  # how a token's text is encoded, which may hold half a character
 LEAST_LOGPROB = -9999.0
 """Lower bound of log-probabilities, which vLLM gives for -inf: float16 can hold it, and sums do not overflow."""
+
+
+class Usage(NamedTuple):
+    """Tokens that a server bills."""
+
+    prompt: int
+    output: int
 
 
 class Token(NamedTuple):

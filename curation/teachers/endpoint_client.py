@@ -29,10 +29,11 @@ from curation.config.endpoint import MILLION, EndpointConfig
 from curation.errors import ConfigError, RunFailedError
 from curation.escaping import escape_text
 from curation.json_types import JsonView
-from curation.teachers.completions import AnsweredRow, Usage
+from curation.teachers.completions import AnsweredRow
 from curation.teachers.endpoint_answers import (
     NO_ROW,
     TryError,
+    Usage,
     check_error,
     is_other,
     parse_billed_usage,

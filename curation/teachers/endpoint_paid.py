@@ -25,8 +25,8 @@ from curation.config.endpoint import TokenPrice
 from curation.json_types import Json
 from curation.storage.files import append_lines, sync_file
 from curation.storage.paths import Place, Remote, read_range, to_place
-from curation.teachers.completions import AnsweredRow, Usage
-from curation.teachers.endpoint_answers import Odd, restore_row
+from curation.teachers.completions import AnsweredRow
+from curation.teachers.endpoint_answers import Odd, Usage, restore_row
 
 ODD = {
     "no_answer": "were no answers, counted as paid, and were asked again",

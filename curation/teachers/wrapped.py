@@ -8,7 +8,7 @@ diagonal matrix, in logarithms.
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -20,7 +20,15 @@ from curation.config import AskConfig, DecodingConfig
 from curation.errors import ConfigError
 from curation.json_types import Json
 from curation.teachers import Gate, Request, Teacher
-from curation.teachers.completions import Usage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """Tokens read and written by a teacher."""
+
+    prompt: int = 0
+    output: int = 0
+
 
 _Asked = tuple[tuple[str, ...], tuple[str, ...], bool]  # baseline prompts, options, and whether the options form pairs
 
@@ -45,7 +53,7 @@ class WrappedTeacher(Teacher):
     def __init__(self, teacher: Teacher) -> None:
         self.teacher = teacher
         self.state_size, self.facts = teacher.state_size, teacher.facts
-        self._tokens = Usage()
+        self._tokens = Tokens()
         self._lock = threading.Lock()
         self._known: dict[_Asked, tuple[float, ...]] = {}
 
@@ -73,7 +81,7 @@ class WrappedTeacher(Teacher):
         for place, row in enumerate(rows):
             if row.baseline_prompts:
                 if (asked := _make_asked(row)) not in self._known:
-                    self._known[asked] = self._ask(*asked, decoding, seed)
+                    self._known[asked] = self._find_baselines(*asked, decoding, seed)
                 rows[place] = replace(row, baselines=self._known[asked])
         how: Json = {} if gate is None else {"gate": gate}
         yield from self._count(self.teacher.label(rows, decoding, seed=seed, states=states, **how))
@@ -82,13 +90,13 @@ class WrappedTeacher(Teacher):
         """Return the baselines of an answered request's options, or ``None`` if it has none."""
         return self._known.get(_make_asked(request))
 
-    def take(self) -> Usage:
+    def take(self) -> Tokens:
         """Return the tokens counted since the last call, those of baseline prompts included."""
         with self._lock:
-            taken, self._tokens = self._tokens, Usage()
+            taken, self._tokens = self._tokens, Tokens()
         return taken
 
-    def _ask(
+    def _find_baselines(
         self, prompts: tuple[str, ...], options: tuple[str, ...], in_pairs: bool, decoding: DecodingConfig, seed: int
     ) -> tuple[float, ...]:
         plain = [Request(row_id=-1 - place, prompt=prompt, options=options) for place, prompt in enumerate(prompts)]
@@ -101,7 +109,7 @@ class WrappedTeacher(Teacher):
         for batch in answers:
             prompt, output = (pc.sum(batch.column(f"num_{kind}_tokens")).as_py() or 0 for kind in ("prompt", "output"))
             with self._lock:
-                self._tokens = Usage(prompt=self._tokens.prompt + prompt, output=self._tokens.output + output)
+                self._tokens = Tokens(prompt=self._tokens.prompt + prompt, output=self._tokens.output + output)
             yield batch
 
 

@@ -10,7 +10,8 @@ import pytest
 from small_disk import small_disk
 
 from curation.storage.files import append_lines
-from curation.teachers.completions import AnsweredRow, Usage
+from curation.teachers.completions import AnsweredRow
+from curation.teachers.endpoint_answers import Usage
 from curation.teachers.endpoint_paid import Paid
 
 

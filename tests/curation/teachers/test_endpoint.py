@@ -14,8 +14,9 @@ from endpoint_teaching import DECODING, labelled, requests, teaching
 from curation.config import DecodingConfig
 from curation.errors import ConfigError, RunFailedError
 from curation.teachers import Request
-from curation.teachers.completions import AnsweredRow, Usage
+from curation.teachers.completions import AnsweredRow
 from curation.teachers.endpoint import compute_most_usage
+from curation.teachers.endpoint_answers import Usage
 from curation.teachers.endpoint_paid import Paid, read_spending
 
 

@@ -2,9 +2,8 @@
 
 from curation.config import AskConfig, DecodingConfig, ScriptedConfig
 from curation.teachers import Request
-from curation.teachers.completions import Usage
 from curation.teachers.scripted import ScriptedTeacher
-from curation.teachers.wrapped import WrappedTeacher
+from curation.teachers.wrapped import Tokens, WrappedTeacher
 
 
 def test_tokens_of_all_calls_are_counted_once():
@@ -13,8 +12,8 @@ def test_tokens_of_all_calls_are_counted_once():
     for states in (True, False):
         (batch,) = teacher.label(requests, DecodingConfig(), seed=0, states=states)
         assert batch.num_rows == 4
-    assert teacher.take() == Usage(prompt=24, output=16) and teacher.take() == Usage()
+    assert teacher.take() == Tokens(prompt=24, output=16) and teacher.take() == Tokens()
     other = teacher.asked(AskConfig(states=()))
     list(other.label(requests[:1], DecodingConfig(), seed=0))
-    assert teacher.take() == Usage() and other.take() == Usage(prompt=3, output=2)
+    assert teacher.take() == Tokens() and other.take() == Tokens(prompt=3, output=2)
     assert (other.state_size, other.facts) == (teacher.state_size, teacher.facts)
