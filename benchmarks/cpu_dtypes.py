@@ -68,7 +68,7 @@ def main(model: str, isa: str, pairs: int) -> None:
     """Compare the two types."""
     from curation.config import AskConfig
     from curation.models import resolve
-    from curation.models.dtypes import settle_ask, settle_cpus
+    from curation.models.dtypes import resolve_dtype, settle_cpus
 
     ratios = []
     for _ in range(pairs):
@@ -86,7 +86,7 @@ def main(model: str, isa: str, pairs: int) -> None:
     ratios.sort()
     print(f"CPU time of bfloat16 over float32: {ratios[len(ratios) // 2]:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
     settle_cpus(None)
-    print(f"dtype: auto takes {settle_ask(AskConfig(), resolve(model)).dtype} where this CPU asks the model")
+    print(f"dtype: auto takes {resolve_dtype(AskConfig(), resolve(model)).dtype} where this CPU asks the model")
 
 
 if __name__ == "__main__":

@@ -25,9 +25,9 @@ from curation.config import AskConfig, DomainConfig
 from curation.domains import get_domain
 from curation.models import load_model, load_tokenizer, resolve
 from curation.signals import label_request
-from curation.teachers.forward import Forward, iter_padded_batches
+from curation.teachers.forward import Forward
 from curation.teachers.options import score_options
-from curation.teachers.prompts import TokenisedRequest, tokenise
+from curation.teachers.prompts import TokenisedRequest, iter_padded_batches, tokenise
 
 TOLERANCE = {"float32": 1e-3, "bfloat16": 1.0}
 """Maximum difference of an option's log-probability; bfloat16 logits from 16 to 32 are multiples of an eighth."""

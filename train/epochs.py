@@ -20,7 +20,7 @@ from curation.config.models import EpochsConfig
 from curation.errors import SourceError
 from curation.escaping import get_logger
 from curation.models import check_tokens, load_tokenizer
-from curation.models.dtypes import settle_training
+from curation.models.dtypes import resolve_compute_dtype
 from curation.refs import ModelRef, TableRef
 from train.callbacks import Checkpointing, Partial, Progress, StoredCheckpoints
 from train.models import TrainingRecord, count_warm_up_steps, load_base, make_trainable
@@ -118,7 +118,7 @@ class RowTrainer(Guarded):
             TrainingError: a loss is not finite, the base cannot have meant the first rows (``FirstStep``), or the disk
                 is full at a checkpoint.
         """
-        start, config = time.monotonic(), settle_training(config, base)
+        start, config = time.monotonic(), resolve_compute_dtype(config, base)
         set_seed(seed)
         disable_progress_bar()  # type: ignore[no-untyped-call]
         tokenizer = load_tokenizer(base)

@@ -26,7 +26,7 @@ from curation.errors import ConfigError, SourceError
 from curation.escaping import get_logger
 from curation.json_types import JsonView
 from curation.models import check_tokens, fetch_model, load_tokenizer
-from curation.models.dtypes import settle_training
+from curation.models.dtypes import resolve_compute_dtype
 from curation.models.loading import make_saved_ref
 from curation.models.own_code import get_hub_revision
 from curation.refs import ModelRef, TableRef
@@ -102,7 +102,7 @@ def reinforce(
 
     Over-long prompts are dropped and counted.
     """
-    start, config = time.monotonic(), settle_training(config, base)
+    start, config = time.monotonic(), resolve_compute_dtype(config, base)
     set_seed(seed)
     disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = load_tokenizer(base)

@@ -53,7 +53,7 @@ def choose_dtype(dtype: str, model: ModelRef | None, *, on_gpu: bool, half: Sequ
     return own if own is not None and own in half else "float32"
 
 
-def settle_ask(ask: Ask, model: ModelRef | None) -> Ask:
+def resolve_dtype(ask: Ask, model: ModelRef | None) -> Ask:
     """Return ``ask`` with its type resolved; ``auto`` can also be bfloat16 on CPUs (:func:`settle_cpus`)."""
     on_gpu, on_cpu = ask.actors.num_gpus > 0, not ask.actors.num_gpus and takes_bfloat16_on_cpus()
     dtype = choose_dtype(ask.dtype, model, on_gpu=on_gpu or on_cpu, half=HALF_TRAINING if on_cpu else HALF)
@@ -74,7 +74,7 @@ def takes_bfloat16_on_cpus() -> bool:
     return any(_taken_on_cpus)
 
 
-def settle_training(recipe: Recipe, base: ModelRef | None) -> Recipe:
+def resolve_compute_dtype(recipe: Recipe, base: ModelRef | None) -> Recipe:
     """Return ``recipe`` with the compute type resolved for training from ``base``."""
     dtype = choose_dtype(recipe.compute_dtype, base, on_gpu=recipe.gpus_per_worker > 0, half=HALF_TRAINING)
     return recipe.model_copy(update={"compute_dtype": dtype})

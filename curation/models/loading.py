@@ -30,7 +30,7 @@ from curation.storage.paths import Place, to_place
 from curation.storage.weights import ADAPTER, INDEX, check_names, check_weights
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers import PreTrainedModel
 
 ADAPTER_CONFIG = "adapter_config.json"
 LEARNED_PROMPTS = ("PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "ADAPTION_PROMPT", "XLORA")
@@ -167,7 +167,14 @@ def add_adapter(model: "PreTrainedModel", adapter: str, ref: ModelRef) -> Any:
     from peft import PeftConfig, PeftModel
 
     made_for = str((read_object(to_place(adapter) / ADAPTER_CONFIG) or {}).get("base_model_name_or_path"))
-    problem = _describe_other_shape(made_for, model.config)
+    file = Path(made_for) / "config.json"  # which need not be here
+    shape, own = json.loads(file.read_text()) if file.is_file() else {}, model.config
+    differs = (
+        f"{name} is {getattr(own, name, None)!r} here, and {shape[name]!r} where it was made"
+        for name in ("model_type", "num_hidden_layers", "hidden_size", "vocab_size")
+        if name in shape and shape[name] != getattr(own, name, None)
+    )
+    problem = next(differs, None)
     if problem is None:
         check_adapter(adapter)
         try:
@@ -185,16 +192,6 @@ def add_adapter(model: "PreTrainedModel", adapter: str, ref: ModelRef) -> Any:
         f"adapter {ref.adapter!r} does not fit model {ref.base!r}: {problem}; it was made for {made_for!r}: give that "
         "model as the adapter's base, or another adapter"
     )
-
-
-def _describe_other_shape(made_for: str, config: "PreTrainedConfig") -> str | None:
-    """Return how the model that an adapter was made for differs from ``config``, or None if equal or not found here."""
-    path = Path(made_for) / "config.json"
-    given = json.loads(path.read_text()) if path.is_file() else {}
-    for name in ("model_type", "num_hidden_layers", "hidden_size", "vocab_size"):
-        if name in given and given[name] != (own := getattr(config, name, None)):
-            return f"{name} is {own!r} here, and {given[name]!r} where it was made"
-    return None
 
 
 ENVIRONMENT = {

@@ -7,7 +7,7 @@ from curation.config import LmStudentConfig, RunConfig, StudentConfig
 from curation.config.base import count_share
 from curation.domains import Example, attempt, get_domain
 from curation.domains.given import as_asked
-from curation.models.dtypes import AUTO, FLAGS, find_bfloat16_flag, settle_ask, takes_bfloat16_on_cpus
+from curation.models.dtypes import AUTO, FLAGS, find_bfloat16_flag, resolve_dtype, takes_bfloat16_on_cpus
 from curation.signals import label_request
 from curation.teachers.prompts import tokenise
 
@@ -59,7 +59,7 @@ def iter_type_lines(config: RunConfig) -> Iterator[str]:
     roles: dict[str, list[str]] = {}
     for role, model in config.models.items():
         ref = None if model.path is None or not (gpus or is_fast) else models.pin_model(model)
-        roles.setdefault(settle_ask(teacher, ref).dtype, []).append(role)
+        roles.setdefault(resolve_dtype(teacher, ref).dtype, []).append(role)
     words = "; ".join(f"{dtype} ({', '.join(of)})" for dtype, of in roles.items())
     why = "by config.json of each" if gpus else "since no GPU is asked for"
     if is_fast and "bfloat16" in roles:

@@ -11,7 +11,7 @@ from curation.config.models import LmStudentConfig
 from curation.config.states import find_other_layers
 from curation.hashing import derive
 from curation.json_types import Json
-from curation.models.dtypes import settle_ask, settle_training
+from curation.models.dtypes import resolve_compute_dtype, resolve_dtype
 from curation.refs import ModelRef
 from curation.rundir.graph import Model, Out, Position, Table
 from curation.stages.asking import SettleBackend, TeacherUse
@@ -83,7 +83,7 @@ class GenerationSpec:
 
 def describe_teacher_use(model: Model | None, ask: AskConfig, *, name: str) -> TeacherUse:
     """Return a model with its settings ``ask``; if the backend is ``auto``, the stage ``name`` chooses it."""
-    ask = settle_ask(ask, find_checkpoint(model))
+    ask = resolve_dtype(ask, find_checkpoint(model))
     if ask.backend != "auto":
         return TeacherUse(model=model, ask=ask, engine=ask, backend=ask.backend)
     stage = SettleBackend(
@@ -100,7 +100,7 @@ def describe_teacher_use(model: Model | None, ask: AskConfig, *, name: str) -> T
 
 def describe_training(recipe: Recipe, base: Model | None) -> Recipe:
     """Return the recipe for training from ``base``, with the type for computation filled in."""
-    return settle_training(recipe, find_checkpoint(base)) if isinstance(recipe, LmStudentConfig) else recipe
+    return resolve_compute_dtype(recipe, find_checkpoint(base)) if isinstance(recipe, LmStudentConfig) else recipe
 
 
 def find_checkpoint(model: Model | None) -> ModelRef | None:
@@ -182,7 +182,7 @@ def describe_helper_models(
             roles["reward"] = describe("reward", reward.model, in_words)
         else:  # its head is no backend's, so none is chosen
             model = describe_base_model(config, reward.model, "gen-0/reward-base")
-            in_words = settle_ask(in_words, find_checkpoint(model))
+            in_words = resolve_dtype(in_words, find_checkpoint(model))
             roles["reward"] = TeacherUse(model=model, ask=in_words, engine=in_words, backend=ask.backend)
     if judge is not None:
         roles[JUDGE] = describe("judge", judge.model, ask.model_copy(update={"chat_template": judge.chat_template}))

@@ -7,6 +7,7 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from inspect import signature
+from types import MappingProxyType
 from typing import Any, Protocol, Self, cast
 
 import numpy as np
@@ -17,7 +18,7 @@ from curation.config import AskConfig, DecodingConfig
 from curation.hashing import hash64
 from curation.json_types import Json, JsonView
 from curation.models import fetch_model, get_state_size
-from curation.models.dtypes import settle_ask
+from curation.models.dtypes import resolve_dtype
 from curation.refs import ModelRef
 from curation.registry import BACKENDS, load_code
 
@@ -72,27 +73,44 @@ class Gate(Protocol):
         ...
 
 
-class Teacher(Protocol):
-    """A model that labels a stream of requests, keyed by row id, without barriers and in any order."""
+class Teacher:
+    """A model that labels a stream of requests, keyed by row id, without barriers and in any order.
 
-    state_size: int
-    """Width of a hidden state."""
-    facts: Mapping[str, float]
-    """Facts of the teacher's start, for the report: numbers by name.
-
-    A teacher that answers rows concurrently also has ``slots: int``, the number of concurrent rows. A pass then gives
-    it chunks that fill its slots, however long an answer takes. A teacher that may have to wait for something else can
-    have ``pause: str``, which the progress shows unless it is empty.
+    A backend is a class with these members, made with ``(config, model)``; it need not inherit them. As they stand here
+    there are no states, and no engine that a change of configuration restarts.
     """
+
+    state_size: int = 0
+    """Width of a hidden state."""
+    facts: Mapping[str, float] = MappingProxyType({})
+    """Facts of the teacher's start, for the report: numbers by name."""
+    slots: int | None = None
+    """Number of rows that are answered concurrently, or None if they are not. A pass gives chunks that fill the slots,
+    however long an answer takes."""
+
+    @property
+    def pause(self) -> str:
+        """Reason why the teacher waits, which the progress shows unless it is empty."""
+        return ""
 
     @staticmethod
     def engine_key(config: AskConfig) -> JsonView:
         """Return the settings whose change requires a restart, as JSON; :meth:`asked` changes all others."""
-        ...
+        return {}
+
+    @staticmethod
+    def width(config: AskConfig) -> int:
+        """Return the width of a hidden state, for a backend without weights."""
+        return 0
 
     def asked(self, config: AskConfig) -> Self:
         """Return a teacher that shares this one's engine and follows another configuration of equal ``engine_key``."""
-        ...
+        other = copy.copy(self)
+        other._ask(config)
+        return other
+
+    def _ask(self, config: AskConfig) -> None:
+        self._config = config
 
     def label(
         self,
@@ -111,42 +129,14 @@ class Teacher(Protocol):
         A sampled completion depends on ``seed`` and the row id alone, whatever the batch. Without ``states`` the
         hidden states that the configuration names are left out.
         """
-        ...
-
-
-class BaseTeacher:
-    """A base class of teachers that change configuration by a copy; by default without an engine and without states."""
-
-    state_size = 0
-
-    @property
-    def facts(self) -> Mapping[str, float]:
-        """An empty mapping: no facts of the start are known."""
-        return {}
-
-    @staticmethod
-    def engine_key(config: AskConfig) -> JsonView:
-        """Return an empty key, since no engine is started."""
-        return {}
-
-    @staticmethod
-    def width(config: AskConfig) -> int:
-        """Return the width of a hidden state, which is 0."""
-        return 0
-
-    def asked(self, config: AskConfig) -> Self:
-        """Return a copy of this teacher, without a restart, that follows ``config``."""
-        other = copy.copy(self)
-        other._ask(config)
-        return other
-
-    def _ask(self, config: AskConfig) -> None:
-        self._config = config
+        raise NotImplementedError
 
 
 def load_teacher(config: AskConfig, model: ModelRef | None) -> Teacher:
     """Return the teacher of a configuration with the weights of ``model``, None for a backend that needs no weights."""
-    return cast(Teacher, _load_class(config)(settle_ask(config, model), None if model is None else fetch_model(model)))
+    return cast(
+        Teacher, _load_class(config)(resolve_dtype(config, model), None if model is None else fetch_model(model))
+    )
 
 
 def can_gate(backend: str) -> bool:

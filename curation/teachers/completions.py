@@ -81,13 +81,19 @@ def make_drawn_row(
 
 
 def completion_batch(
-    rows: Sequence[AnsweredRow], *, states: Mapping[str, Array], state_dtype: str, num_token_logprobs: int = 0
+    rows: Sequence[AnsweredRow],
+    *,
+    states: Mapping[str, Array],
+    state_dtype: str,
+    num_token_logprobs: int = 0,
+    answered: bool = True,
 ) -> pa.RecordBatch:
     """Return a batch of ``schemas.make_completions_schema`` of N rows; ``states`` maps a name to float32 hidden_ND.
 
     For each answer the log-probabilities of the first ``num_token_logprobs`` tokens are stored, and the least, the
     first and the last one. States are stored as :func:`clip_states` returns them; a row whose state holds an infinity
-    or NaN becomes an error row (``state_overflow``) with null states.
+    or NaN becomes an error row (``state_overflow``) with null states. Without ``answered`` no row has an answer: all
+    states are null.
     """
     problems = [row.error for row in rows]
     stored: dict[str, Array] = {}
@@ -100,7 +106,7 @@ def completion_batch(
                     f"state_overflow: {name} holds {first}: the model's own numbers overflowed; "
                     "set teacher.dtype to bfloat16 or float32"
                 )
-    bad_N = np.array([problem is not None for problem in problems], dtype=bool)
+    bad_N = np.array([problem is not None or not answered for problem in problems], dtype=bool)
     state_size = next(iter(stored.values())).shape[1] if stored else 0
     schema = schemas.make_completions_schema(tuple(states), state_dtype, state_size, num_token_logprobs)
     columns: dict[str, pa.Array] = {"error": pa.array(problems, schema.field("error").type)}
@@ -165,13 +171,22 @@ def rank_options(scores: Sequence[float], given: int | None = None) -> list[int]
     return sorted(range(len(scores)), key=lambda place: (place != given, -scores[place]))
 
 
-def error_batch(errors: Mapping[int, str], config: AskConfig, state_size: int) -> pa.RecordBatch:
-    """Return a batch of error rows, given errors by row id: all but row id and error are null."""
+def error_batch(
+    errors: Mapping[int, str], config: AskConfig, state_size: int, *, stopped: Mapping[int, int] | None = None
+) -> pa.RecordBatch:
+    """Return a batch of rows without an answer: error rows, given errors by row id, and rows that a gate stopped.
+
+    Of an error row all but row id and error are null. Of a row in ``stopped``, which has numbers of prompt tokens by
+    row id, all but row id, that number, and 0 tokens of the answer.
+    """
+    rows = [AnsweredRow(row_id, error=error) for row_id, error in errors.items()]
+    rows += [AnsweredRow(row_id, None, number, 0) for row_id, number in (stopped or {}).items()]
     return completion_batch(
-        [AnsweredRow(row_id, error=error) for row_id, error in errors.items()],
-        states={name: np.zeros((len(errors), state_size), dtype=np.float32) for name in config.states},
+        rows,
+        states={name: np.zeros((len(rows), state_size), dtype=np.float32) for name in config.states},
         state_dtype=config.state_dtype,
         num_token_logprobs=config.token_logprobs,
+        answered=False,
     )
 
 
@@ -190,18 +205,6 @@ def prompt_batch(
         null_N = np.asarray(~np.isfinite(hidden_ND).all(axis=1))
         columns[schemas.get_state_column(name)] = _make_fixed_size_list(clip_states(hidden_ND, state_dtype), null_N)
     return pa.record_batch(columns)
-
-
-def make_dropped_batch(num_prompt_tokens: Mapping[int, int], config: AskConfig, state_size: int) -> pa.RecordBatch:
-    """Return a batch of rows that a gate stopped: all null but row id, number of prompt tokens, and 0 of the answer."""
-    nothing = error_batch(dict.fromkeys(num_prompt_tokens, "dropped"), config, state_size)
-    known = {
-        "num_prompt_tokens": pa.array(num_prompt_tokens.values(), pa.int32()),
-        "num_output_tokens": pa.array([0] * len(num_prompt_tokens), pa.int32()),
-        "error": pa.nulls(len(num_prompt_tokens), pa.string()),
-    }
-    columns = [known.get(name, nothing.column(name)) for name in nothing.schema.names]
-    return pa.RecordBatch.from_arrays(columns, schema=nothing.schema)
 
 
 def find_options_problem(options: Sequence[str], num_tokens: Sequence[int]) -> str | None:
@@ -293,11 +296,6 @@ def choose_in_pairs(scores: Sequence[float], baselines: Sequence[float] | None =
     gap_L = compute_pair_gaps(scores)
     places_L = 2 * np.arange(len(gap_L)) + is_no_L
     return places_L.tolist(), (-np.logaddexp(0.0, np.where(is_no_L, gap_L, -gap_L))).tolist()
-
-
-def join_chosen_tokens(request: Request, options: Sequence[Sequence[int]], scores: Sequence[float]) -> list[int]:
-    """Return the concatenated tokens of the chosen options, given the tokens of each option."""
-    return [token for place in choose_in_pairs(scores, request.baselines)[0] for token in options[place]]
 
 
 def make_paired_row(

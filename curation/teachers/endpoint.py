@@ -6,7 +6,7 @@ A request is one question, as a chat of one user turn or as a completion (``teac
 there are no hidden states, since servers return none.
 """
 
-import asyncio
+import hashlib
 import json
 import queue
 import re
@@ -20,20 +20,18 @@ from curation.config.endpoint import LENGTHS, NEEDED, NUMBERS_OF_ANSWERS, find_u
 from curation.errors import ConfigError
 from curation.json_types import Json, JsonView
 from curation.refs import ModelRef
-from curation.teachers import BaseTeacher, Request
+from curation.teachers import Request, Teacher
 from curation.teachers.completions import AnsweredRow, completion_batch, find_options_problem
-from curation.teachers.endpoint_answers import NO_ROW, Usage
-from curation.teachers.endpoint_client import Client, RefusedError, ServerQuestion
-from curation.teachers.endpoint_paid import hash_request
+from curation.teachers.endpoint_answers import Usage
+from curation.teachers.endpoint_client import Client, ServerQuestion
 
 BATCH_ROWS = 128
 AHEAD = 2  # questions handed to the event loop for each concurrent question
-LOOK_SECONDS = 0.05  # interval between checks for an answer that another process has asked for, in seconds
 TEMPLATE_TOKENS = 64  # maximum number of tokens that a chat template adds
 FIELD = "answer"  # field of the answer's JSON object that holds the chosen option
 
 
-class EndpointTeacher(BaseTeacher):
+class EndpointTeacher(Teacher):
     """A teacher whose model is behind a server; concurrent threads share the server's limits."""
 
     def __init__(self, config: AskConfig, model: ModelRef | None = None) -> None:
@@ -41,17 +39,13 @@ class EndpointTeacher(BaseTeacher):
             raise ConfigError(f"teacher: backend {NEEDED}")
         self._ask(config)
         self.client = Client(config.endpoint, config.actors.max)
+        self.slots = config.endpoint.concurrency  # maximum number of concurrent questions
 
     @staticmethod
     def engine_key(config: AskConfig) -> JsonView:
         """Return the server, its limits, and the place of the record of paid answers."""
         server = {} if config.endpoint is None else config.endpoint.model_dump(mode="json")
         return {**server, "num_actors": config.actors.max}
-
-    @property
-    def slots(self) -> int:
-        """Maximum number of concurrent questions."""
-        return int(self.client.config.concurrency)
 
     @property
     def pause(self) -> str:
@@ -62,7 +56,7 @@ class EndpointTeacher(BaseTeacher):
         """Abandon open questions and stop the client."""
         self.client.close()
 
-    def label(
+    def label(  # type: ignore[override]
         self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int, states: bool = True
     ) -> Iterator[pa.RecordBatch]:
         """Yield rows as their answers arrive, up to 128 in a batch (see ``Teacher.label``)."""
@@ -114,44 +108,15 @@ class EndpointTeacher(BaseTeacher):
                 problem = problem or "endpoint_scores: a server scores no answer that it is given"
         if problem is not None:
             return AnsweredRow(request.row_id, error=problem)
-        path, body, field = make_question(request, decoding, self._config, seed)
-        asked: Json = {"path": path, "body": body, "kind": self.client.config.kind}
-        if decoding.temperature:
-            asked |= {"row": request.row_id, "seed": seed}
-        if again := getattr(self._config.endpoint, "again", 0):
-            asked["again"] = again
-        key = hash_request(asked)
-        if (found := self.client.paid.find(key)) is None:
-            under_way = self.client.under_way
-            if key not in under_way:
-                most = compute_most_usage(body, decoding.max_tokens)
-                under_way[key] = asyncio.ensure_future(self._buy(ServerQuestion(path, body, most, key, field)))
-                under_way[key].add_done_callback(lambda _: under_way.pop(key))
-            found = await asyncio.shield(under_way[key])  # nobody may wait for it any more, but it is paid
+        found = await self.client.ask(make_question(request, decoding, self._config, seed))
         text = found.completion
         if options is not None and text is not None:
             text = next((option for option in options if option.strip() == text.strip()), text)
         return found._replace(row_id=request.row_id, completion=text)
 
-    async def _buy(self, question: ServerQuestion) -> AnsweredRow:
-        paid, key = self.client.paid, question.key
-        async with self.client.slots:
-            while paid.is_asked_elsewhere(key):
-                await asyncio.sleep(LOOK_SECONDS)
-            if (known := paid.find(key)) is not None:
-                return known
-            try:
-                answer, number, used, odd = await self.client.ask(question)
-            except RefusedError as error:
-                return AnsweredRow(NO_ROW, error=str(error))
-        paid.got(number, key, used, answer, odd)
-        return answer
 
-
-def make_question(
-    request: Request, decoding: DecodingConfig, config: AskConfig, seed: int
-) -> tuple[str, Json, str | None]:
-    """Return path and body of a question, and the field that holds the answer if a JSON object is asked for."""
+def make_question(request: Request, decoding: DecodingConfig, config: AskConfig, seed: int) -> ServerQuestion:
+    """Return the question of a row; its key hashes the request, and row and seed if the answer is sampled."""
     served, field = config.endpoint, None
     assert served is not None, "a teacher is made of it"
     body: Json = {
@@ -191,7 +156,15 @@ def make_question(
             form = {"type": "json_schema", "json_schema": {"name": FIELD, "strict": True, "schema": schema}}
             body |= {"response_format": form, "max_tokens": body["max_tokens"] + len(FIELD) + 16}
     body |= served.body
-    return path, {key: value for key, value in body.items() if value is not None}, field
+    body = {key: value for key, value in body.items() if value is not None}
+    asked: Json = {"path": path, "body": body, "kind": served.kind}
+    if decoding.temperature:
+        asked |= {"row": request.row_id, "seed": seed}
+    if again := getattr(served, "again", 0):
+        asked["again"] = again
+    text = json.dumps(asked, sort_keys=True, ensure_ascii=False)
+    key = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return ServerQuestion(path, body, compute_most_usage(body, decoding.max_tokens), key, field)
 
 
 def compute_most_usage(body: JsonView, max_tokens: int) -> Usage:

@@ -19,6 +19,7 @@ NO_ROW = -1  # id in the row of an answer, until a row has asked for it
 MAX_COUNT = 2**31 - 1  # maximum number of tokens that a table's column can hold
 NO_LETTERS = re.compile(rb"<0x[0-9A-F]{2}>|[^0-9A-Za-z]")
 """All but ASCII letters and digits, which are equal in tokens and text however a server writes other bytes."""
+HALVES = "surrogatepass"  # how a token's text is encoded, which may hold half a character
 LEAST_LOGPROB = -9999.0
 """Lower bound of log-probabilities, which vLLM gives for -inf: float16 can hold it, and sums do not overflow."""
 
@@ -49,32 +50,44 @@ def restore_row(value: Sequence[Any]) -> AnsweredRow:
     return found._replace(margins=margins, negentropies=negentropies)
 
 
-class UnreadableError(ValueError):
-    """An error for a server's content that is no answer; status and code are those of an error in its body."""
+class TryError(Exception):
+    """An error for a try that brought no answer: the server's message, or a description of what it sent or of the loss.
 
-    def __init__(self, words: str, status: int | None = None, code: object = None) -> None:
-        super().__init__(words)
-        self.status, self.code = status, code
+    It has the response's status and the server's name of the error (``code``), if there are any, the seconds that the
+    server asks to wait, and the kind of the row's error if no try brings an answer.
+    """
+
+    def __init__(
+        self,
+        words: str,
+        *,
+        status: int | None = None,
+        code: object = None,
+        retry_after: float | None = None,
+        kind: str = "endpoint_answer",
+    ) -> None:
+        super().__init__(words if status is None else f"{status}: {words}")
+        self.words, self.status, self.code, self.retry_after, self.kind = words, status, code, retry_after, kind
 
 
 def read_json(content: bytes) -> JsonView:
-    """Return the JSON object that a server answered with, or raise ``UnreadableError``."""
+    """Return the JSON object that a server answered with, or raise ``TryError``."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):
-        raise UnreadableError(f"no JSON, but {content[:80]!r}") from None
+        raise TryError(f"no JSON, but {content[:80]!r}") from None
     if not isinstance(found, dict):
-        raise UnreadableError(f"no JSON object, but {shorten_value(found)}")
+        raise TryError(f"no JSON object, but {shorten_value(found)}")
     return found
 
 
 def check_error(found: JsonView) -> None:
-    """Raise ``UnreadableError`` if a server's object is an error and has no answer."""
+    """Raise ``TryError`` if a server's object is an error and has no answer."""
     if (error := found.get("error")) and not found.get("choices"):
         fields = error if isinstance(error, dict) else {"message": error}
         code = fields.get("code")
         status = code if type(code) is int and 400 <= code < 600 else None
-        raise UnreadableError(f"an error, {shorten_value(fields.get('message'))}", status, code)
+        raise TryError(f"an error, {shorten_value(fields.get('message'))}", status=status, code=code)
 
 
 def parse_billed_usage(found: JsonView, most: Usage) -> tuple[Usage, bool]:
@@ -111,7 +124,7 @@ def parse_billed_usage(found: JsonView, most: Usage) -> tuple[Usage, bool]:
 def read_answer(found: JsonView, used: Usage, *, field: str | None = None) -> tuple[AnsweredRow, Odd]:
     """Return the answer of a chat or completion, the text or the ``field`` of its JSON object, and its oddities.
 
-    Its row has no id yet. It has an ``error`` if the answer was refused or no row can hold it. ``UnreadableError`` if
+    Its row has no id yet. It has an ``error`` if the answer was refused or no row can hold it. ``TryError`` if
     no choice has a text, or the server ended the answer by an error. The number of tokens is that of the text, without
     a stop token if the server returns log-probabilities.
     """
@@ -121,14 +134,14 @@ def read_answer(found: JsonView, used: Usage, *, field: str | None = None) -> tu
         text = choice["message"].get("content") if is_chat else choice["text"]
         reason = choice.get("finish_reason")
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise UnreadableError(f"lacks a choice with a text ({type(error).__name__}: {error})") from None
+        raise TryError(f"lacks a choice with a text ({type(error).__name__}: {error})") from None
     if reason == "error":
-        raise UnreadableError("the server ended the answer by an error (finish_reason: error)")
+        raise TryError("the server ended the answer by an error (finish_reason: error)")
     row = AnsweredRow(NO_ROW, num_prompt_tokens=used.prompt)
     if reason == "content_filter" or (text is None and reason != "length"):
         return row._replace(error=f"endpoint_refused: the server gave no text ({shorten_value(reason)})"), {}
     if not isinstance(text, str | None):
-        raise UnreadableError(f"the text is {shorten_value(text)}")
+        raise TryError(f"the text is {shorten_value(text)}")
     try:
         tokens = (_parse_chat_tokens if is_chat else _parse_tokens)(choice.get("logprobs"))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -179,7 +192,7 @@ def _parse_chat_tokens(logprobs: object) -> list[Token] | None:
         return None
     return [
         Token(
-            bytes([*item["bytes"]]) if item.get("bytes") is not None else _encode_text(item["token"]),
+            bytes([*item["bytes"]]) if item.get("bytes") is not None else item["token"].encode(errors=HALVES),
             _parse_logprob(item["logprob"]),
             [_parse_logprob(other["logprob"]) for other in item.get("top_logprobs") or ()],
         )
@@ -192,7 +205,11 @@ def _parse_tokens(logprobs: object) -> list[Token] | None:
         return None
     tops = logprobs.get("top_logprobs") or [None] * len(logprobs["tokens"])
     return [
-        Token(_encode_text(text), _parse_logprob(logprob), [_parse_logprob(other) for other in (top or {}).values()])
+        Token(
+            text.encode(errors=HALVES),
+            _parse_logprob(logprob),
+            [_parse_logprob(other) for other in (top or {}).values()],
+        )
         for text, logprob, top in zip(logprobs["tokens"], logprobs["token_logprobs"], tops, strict=True)
     ]
 
@@ -203,10 +220,6 @@ def shorten_value(value: object) -> str:
         return quote_text(value if isinstance(value, str) else json.dumps(value))
     except RecursionError:
         return f"a {type(value).__name__}"
-
-
-def _encode_text(text: str) -> bytes:
-    return text.encode(errors="surrogatepass")  # a token may hold half a character
 
 
 def _parse_logprob(value: Any) -> float:
@@ -224,27 +237,22 @@ def _find_answer(
         is_whole = field is None
     except (ValueError, KeyError, TypeError, RecursionError):
         is_whole = True  # as it is: no label can be read of it
+    own: list[Token] = []
     if is_whole:
-        return text, [] if tokens is None else _cut_stop_tokens(text, tokens, reason)
+        target, seen = text.encode(), b""
+        for token in tokens or ():
+            if seen.startswith(target):
+                return text, own
+            own.append(token)
+            seen += token.text
+        if own and reason == "stop" and not seen.startswith(target):
+            own = own if target.endswith(own[-1].text.strip() or b"\0") else own[:-1]  # the stop token's own text
+        return text, own
     if not isinstance(answer, str):
-        return text, []
-    begin = text.encode().rfind(json.dumps(answer, ensure_ascii=False)[1:-1].encode())
-    own, place = [], 0
+        return text, own
+    begin, place = text.encode().rfind(json.dumps(answer, ensure_ascii=False)[1:-1].encode()), 0
     for token in tokens or ():
         if begin < 0 or (place + len(token.text) > begin and place < begin + len(answer.encode())):
             own.append(token)
         place += len(token.text)
     return answer, own
-
-
-def _cut_stop_tokens(text: str, tokens: list[Token], reason: object) -> list[Token]:
-    target, seen = text.encode(), b""
-    for number, token in enumerate(tokens):
-        if seen.startswith(target):
-            return tokens[:number]
-        seen += token.text
-    if seen.startswith(target):
-        return tokens
-    if tokens and reason == "stop" and not target.endswith(tokens[-1].text.strip() or b"\0"):
-        return tokens[:-1]  # the stop token's own text
-    return tokens

@@ -31,8 +31,8 @@ from curation.escaping import escape_text
 from curation.json_types import JsonView
 from curation.teachers.completions import AnsweredRow
 from curation.teachers.endpoint_answers import (
-    Odd,
-    UnreadableError,
+    NO_ROW,
+    TryError,
     Usage,
     check_error,
     is_other,
@@ -44,6 +44,7 @@ from curation.teachers.endpoint_answers import (
 from curation.teachers.endpoint_paid import Paid
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
+LOOK_SECONDS = 0.05  # interval between checks for an answer that another process has asked for, in seconds
 SHOWN_WAIT = 10.0  # minimum length of a server's pause that the progress shows, in seconds
 CONNECT_SECONDS = 10.0
 ERROR_BYTES = 2**16  # maximum number of bytes of an error response that are read
@@ -64,31 +65,12 @@ MENDS = {
 UNBILLED = OF_ROWS | MENDS.keys() | {429, 503}
 """Status codes that are never billed, since the server has written nothing; after others, such as 504, it may have."""
 GONE = 8  # number of questions in a row whose tries all fail that ends the run
+FAILED = "endpoint_failed"  # kind of the error of a row for which no try brought a response
 Made = TypeVar("Made")
 
 
 class RefusedError(Exception):
     """An error for a question that the server does not answer; it becomes the error of the row."""
-
-
-class TryError(Exception):
-    """An error for a try that brought no answer: the server's message, or a description of the failed connection.
-
-    It has the response's status and the server's name of the error (``code``), if there are any, the seconds that the
-    server asks to wait, and the kind of the row's error if no try brings an answer.
-    """
-
-    def __init__(
-        self,
-        words: str,
-        *,
-        status: int | None = None,
-        code: object = None,
-        retry_after: float | None = None,
-        kind: str = "endpoint_failed",
-    ) -> None:
-        super().__init__(words if status is None else f"{status}: {words}")
-        self.status, self.code, self.retry_after, self.kind = status, code, retry_after, kind
 
 
 class ServerQuestion(NamedTuple):
@@ -99,15 +81,6 @@ class ServerQuestion(NamedTuple):
     most: Usage  # maximum number of tokens that the question and its answer can take
     key: str  # hash under which the answer is found again
     field: str | None = None  # field of the answer's JSON object that holds the chosen option
-
-
-class Billed(NamedTuple):
-    """A server's answer, with the number of its question in the record of paid answers."""
-
-    answer: AnsweredRow
-    number: int
-    used: Usage
-    odd: Odd
 
 
 class Client:
@@ -126,10 +99,9 @@ class Client:
                 )
         rate = config.requests_per_minute
         self._pace = 0.0 if rate is None else 60.0 * num_actors / rate  # seconds between two requests
-        self._free, self._paused_until, self._answered, self._under_way, self._failed = 0.0, 0.0, 0, 0, 0
-        self.under_way: dict[str, asyncio.Future[AnsweredRow]] = {}
-        """Answers that are awaited from the server, by the question's hash."""
-        self._settled, self.slots = asyncio.Condition(), asyncio.Semaphore(config.concurrency)
+        self._free, self._paused_until, self._answered, self._num_open, self._failed = 0.0, 0.0, 0, 0, 0
+        self.under_way: dict[str, asyncio.Future[AnsweredRow]] = {}  # from the server, by the question's hash
+        self._settled, self._slots = asyncio.Condition(), asyncio.Semaphore(config.concurrency)
         try:
             self._http = httpx2.AsyncClient(
                 headers={} if self._secret is None else {"authorization": f"Bearer {self._secret}"},
@@ -165,50 +137,67 @@ class Client:
         until = time.strftime("%H:%M:%S", time.localtime(time.time() + left))
         return f"the server asks to wait until {until}, {left:.0f} s more (Retry-After)"
 
-    async def ask(self, question: ServerQuestion) -> Billed:
-        """Return the answer to a question, recorded as sent; the caller holds a slot and records the answer.
+    async def ask(self, question: ServerQuestion) -> AnsweredRow:
+        """Return the answer to a question, or its error, without a row's id; it is paid for at most once.
 
-        ``RefusedError`` if the question is refused or all its tries fail, ``ConfigError`` if the server refuses all,
-        ``RunFailedError`` if it does not answer or the money is spent.
+        ``ConfigError`` if the server refuses all, ``RunFailedError`` if it does not answer or the money is spent.
         """
-        answered_before, tries = self._answered, 0
-        while True:
-            await self._wait_for_turn()
-            number = await self._afford(question)
-            try:
-                return await self._try_once(question, number)
-            except TryError as error:
-                if tries >= self.config.retries:
-                    await self._give_up(error, others_answered=self._answered > answered_before)
-                seconds = self._find_pause(error, tries)
-                if error.status == 429 and self._answered > answered_before:
-                    answered_before = self._answered  # the limit is the server's way: it answers others meanwhile
-                else:
-                    tries += 1
-            finally:
-                async with self._settled:
-                    self._under_way -= 1
-                    self._settled.notify_all()
-            await asyncio.sleep(seconds)
+        if (found := self.paid.find(question.key)) is not None:
+            return found
+        if (awaited := self.under_way.get(question.key)) is None:
+            awaited = self.under_way[question.key] = asyncio.ensure_future(self._buy(question))
+            awaited.add_done_callback(lambda _: self.under_way.pop(question.key))
+        return await asyncio.shield(awaited)  # nobody may wait for it any more, but it is paid
 
-    async def _try_once(self, question: ServerQuestion, number: int) -> Billed:
-        """Return the answer of one try, or raise ``TryError`` with its cost recorded."""
+    async def _buy(self, question: ServerQuestion) -> AnsweredRow:
+        async with self._slots:
+            while self.paid.is_asked_elsewhere(question.key):
+                await asyncio.sleep(LOOK_SECONDS)
+            if (known := self.paid.find(question.key)) is not None:
+                return known
+            answered_before, tries = self._answered, 0
+            while True:
+                await self._wait_for_turn()
+                number = await self._afford(question)
+                try:
+                    return await self._try_once(question, number)
+                except TryError as error:
+                    try:
+                        seconds = self._find_pause(error, tries)
+                        if tries >= self.config.retries:
+                            await self._give_up(error, others_answered=self._answered > answered_before)
+                    except RefusedError as refused:
+                        return AnsweredRow(NO_ROW, error=str(refused))
+                    if error.status == 429 and self._answered > answered_before:
+                        answered_before = self._answered  # the limit is the server's way: it answers others meanwhile
+                    else:
+                        tries += 1
+                finally:
+                    async with self._settled:
+                        self._num_open -= 1
+                        self._settled.notify_all()
+                await asyncio.sleep(seconds)
+
+    async def _try_once(self, question: ServerQuestion, number: int) -> AnsweredRow:
+        """Return the answer of one try, or raise ``TryError``; its cost is recorded, and the answer too."""
         used = question.most
         try:
             found = read_json(await self._fetch_content(question, number))
             used, is_estimated = parse_billed_usage(found, question.most)
             check_error(found)
             answer, odd = read_answer(found, used, field=question.field)
-        except UnreadableError as error:
-            self.paid.lost(number, used, {"no_answer": str(error)})
-            raise TryError(str(error), status=error.status, code=error.code, kind="endpoint_answer") from None
+        except TryError as error:
+            if error.kind == "endpoint_answer":
+                self.paid.lost(number, used, {"no_answer": error.words})
+            raise
         self._answered, self._failed = self._answered + 1, 0
         odd = {**odd, "estimated": shorten_value(found.get("usage"))} if is_estimated else {**odd}
         if sum(used) > sum(question.most):
             odd["dear"] = f"{used.prompt:,} and {used.output:,}"
         if is_other(self.config.model, other := found.get("model")):
             odd["other_model"] = shorten_value(other)
-        return Billed(answer, number, used, odd)
+        self.paid.got(number, question.key, used, answer, odd)
+        return answer
 
     async def _fetch_content(self, question: ServerQuestion, number: int) -> bytes:
         """Return the body that the server sends; raise if it refuses, does not respond, or writes too much."""
@@ -227,20 +216,21 @@ class Client:
                     if len(content) > longest:
                         break
         except TimeoutError:
-            raise TryError(f"no whole answer in {self.config.timeout_seconds:g} s (timeout_seconds)") from None
+            words = f"no whole answer in {self.config.timeout_seconds:g} s (timeout_seconds)"
+            raise TryError(words, kind=FAILED) from None
         except (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError, ValueError) as error:
             if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
                 self.paid.freed(number)  # it was never sent
-            raise TryError(f"{type(error).__name__}: {error}") from None
+            raise TryError(f"{type(error).__name__}: {error}", kind=FAILED) from None
         if response.is_success:
             if len(content) > longest:
-                raise UnreadableError(f"a body of more than {longest:,} bytes")
+                raise TryError(f"a body of more than {longest:,} bytes")
             return content
         if response.status_code in UNBILLED or response.is_redirect:
             self.paid.freed(number)
         words, code = parse_error(response.headers.get("location", "").encode() or content)
         waits = parse_retry_after(response.headers)
-        raise TryError(words, status=response.status_code, code=code, retry_after=waits)
+        raise TryError(words, status=response.status_code, code=code, retry_after=waits, kind=FAILED)
 
     async def _wait_for_turn(self) -> None:
         """Wait as ``requests_per_minute`` and the server require."""
@@ -259,11 +249,11 @@ class Client:
         price, limit, paid, most = self.config.price, self.config.limit, self.paid, question.most
         async with self._settled:
             while price is not None and limit is not None:
-                paid.refresh(at_once=not self._under_way)
+                paid.refresh(at_once=not self._num_open)
                 spent = paid.spending.money(price) or 0.0
                 if spent + price.of(*most) <= limit:
                     break
-                if not self._under_way:
+                if not self._num_open:
                     raise RunFailedError(
                         f"teacher.endpoint.limit: {limit:g} would be exceeded: {spent:.6g} is spent, and the next "
                         f"answer may cost {price.of(*most):.6g} ({most.prompt} and {most.output} tokens, at "
@@ -271,7 +261,7 @@ class Client:
                         "limit, and run the same command"
                     )
                 await self._settled.wait()
-            self._under_way += 1
+            self._num_open += 1
             return paid.sent(most, question.key)
 
     def _find_pause(self, error: TryError, tries: int) -> float:
@@ -288,7 +278,6 @@ class Client:
 
     async def _give_up(self, error: TryError, *, others_answered: bool) -> NoReturn:
         """Raise the error of a question whose tries are used up; where no other was answered, ask if the server is."""
-        self._find_pause(error, 0)
         words, tries = self._describe_error(error), self.config.retries + 1
         self._failed += 1
         is_there = others_answered

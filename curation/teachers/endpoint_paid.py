@@ -9,7 +9,6 @@ holds even while actors of a killed driver outlive it, since the next driver's a
 asked by others. A question's key is a hash of the request, and of row and seed if the answer is sampled.
 """
 
-import hashlib
 import json
 import os
 import threading
@@ -43,12 +42,6 @@ ALIVE_SECONDS = 3.0
 SUFFIX = ".jsonl"
 FORMAT = 2
 """The format of answers, in each line with one: answers of another format are counted as paid, and not read."""
-
-
-def hash_request(question: Mapping[str, object]) -> str:
-    """Return a hash of a request."""
-    text = json.dumps(question, sort_keys=True, ensure_ascii=False)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 @dataclass(kw_only=True)

@@ -5,12 +5,12 @@ Trust Functions"). A hook on the head takes it, and the head computes only the r
 no second pass. For other layers the model keeps the states of all layers during a pass (``output_hidden_states``).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import signature
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import linear
@@ -19,8 +19,6 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, Li
 
 from curation.config.states import LAST
 from curation.errors import ModelError
-
-T = TypeVar("T")
 
 TILES = {"cpu": 2**21, "cuda": 2**27}
 """Number of logits per tile of :meth:`Forward.logprobs`: in float32, 8 MiB to fit a CPU's cache, and 0.5 GiB."""
@@ -252,25 +250,12 @@ class Forward:
             hook.remove()
         assert read, "the language-model head was not called"
         last_BTD = read[-1]
-        kept = [last_BTD if layer == LAST else self._get_layer(output, layer) for layer in prefix.layers]
-        hidden_BTD = kept[0] if len(kept) == 1 else torch.cat([layer_BTD[:, -keep:] for layer_BTD in kept], dim=-1)
-        return ForwardPass(output.logits[:, -keep:].float(), hidden_BTD[:, -keep:])
-
-    def _get_layer(self, output: Any, layer: int) -> torch.Tensor:
-        given: tuple[torch.Tensor, ...] = output.hidden_states or ()
-        if len(given) != self.num_layers + 1:
+        given = output.hidden_states or ()
+        if prefix.layers != (LAST,) and len(given) != self.num_layers + 1:
             raise ModelError(
                 f"model {self._model.name_or_path!r} gives {len(given)} hidden states for {self.num_layers} layers, so "
-                f"that layer {layer}'s is not known; name states of the last layer"
+                f"that layer {max(prefix.layers)}'s is not known; name states of the last layer"
             )
-        return given[layer]
-
-
-def iter_padded_batches(items: Sequence[T], num_tokens: Callable[[T], int], batch_tokens: int) -> Iterator[list[T]]:
-    """Yield batches of items, longest first, that fit ``batch_tokens`` when padded; each has at least one item."""
-    ordered = sorted(items, key=num_tokens, reverse=True)
-    start = 0
-    while start < len(ordered):
-        size = max(1, batch_tokens // num_tokens(ordered[start]))
-        yield ordered[start : start + size]
-        start += size
+        kept = [last_BTD if layer == LAST else given[layer] for layer in prefix.layers]
+        hidden_BTD = kept[0] if len(kept) == 1 else torch.cat([layer_BTD[:, -keep:] for layer_BTD in kept], dim=-1)
+        return ForwardPass(output.logits[:, -keep:].float(), hidden_BTD[:, -keep:])

@@ -5,13 +5,21 @@ import torch
 TILE = 2**20  # number of logits that are worked on at once on CPUs (4 MiB in float32, to fit a cache)
 
 
-def compute_float_numbers(logits_BV: torch.Tensor, token_B: torch.Tensor) -> torch.Tensor:
-    """Return the numbers of each row's token as :func:`compute_token_numbers` does, [B, 3], from float32 logits."""
-    whole_B = logits_BV.logsumexp(dim=-1)
-    best_B2 = logits_BV.topk(2, dim=-1).values
-    parts_BV = (logits_BV - whole_B[:, None]).exp_().mul_(logits_BV)  # a probability of 0 times -inf is not a number
-    logprob_B = logits_BV.gather(1, token_B[:, None])[:, 0] - whole_B
-    return torch.stack([logprob_B, best_B2[:, 0] - best_B2[:, 1], parts_BV.nansum(dim=-1) - whole_B], dim=1)
+def compute_float_numbers(logits_BV: torch.Tensor, token_B: torch.Tensor, *, sure: bool = True) -> torch.Tensor:
+    """Return :func:`compute_token_numbers` as one tensor, float32 [B, 4], without a kernel of our own."""
+    found, rows = [], max(1, (64 * TILE if logits_BV.is_cuda else TILE) // logits_BV.shape[1])
+    for part_BV, part_B in zip(torch.split(logits_BV, rows), torch.split(token_B, rows), strict=True):
+        logit_BV = part_BV.float()
+        number_B4 = logit_BV.new_zeros((len(logit_BV), 4))
+        number_B4[:, 0] = whole_B = logit_BV.logsumexp(dim=-1)
+        number_B4[:, 1] = logit_BV.gather(1, part_B[:, None])[:, 0] - whole_B
+        if sure:
+            best_B2 = logit_BV.topk(2, dim=-1).values
+            logprob_BV = logit_BV - whole_B[:, None]
+            number_B4[:, 2] = best_B2[:, 0] - best_B2[:, 1]
+            number_B4[:, 3] = logprob_BV.exp().mul_(logprob_BV).nansum(dim=-1)  # 0 times -inf is not a number
+        found.append(number_B4)
+    return torch.cat(found)
 
 
 def compute_token_numbers(
@@ -27,18 +35,6 @@ def compute_token_numbers(
         from curation.teachers.logit_kernel import compute_numbers_by_kernel  # Triton is there with CUDA alone
 
         number_B4 = compute_numbers_by_kernel(logits_BV, token_B)
-        return number_B4[:, 0], number_B4[:, 1:]
-    found, rows = [], max(1, TILE // logits_BV.shape[1])
-    for part_BV, part_B in zip(torch.split(logits_BV, rows), torch.split(token_B, rows), strict=True):
-        logit_BV = part_BV.float()
-        number_B4 = logit_BV.new_zeros((len(logit_BV), 4))
-        number_B4[:, 0] = whole_B = logit_BV.logsumexp(dim=-1)
-        number_B4[:, 1] = logit_BV.gather(1, part_B[:, None])[:, 0] - whole_B
-        if sure:
-            best_B2 = logit_BV.topk(2, dim=-1).values
-            logprob_BV = logit_BV - whole_B[:, None]
-            number_B4[:, 2] = best_B2[:, 0] - best_B2[:, 1]
-            number_B4[:, 3] = logprob_BV.exp().mul_(logprob_BV).nansum(dim=-1)  # 0 times -inf is not a number
-        found.append(number_B4)
-    number_B4 = torch.cat(found)
+    else:
+        number_B4 = compute_float_numbers(logits_BV, token_B, sure=sure)
     return number_B4[:, 0], number_B4[:, 1:]

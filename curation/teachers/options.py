@@ -18,10 +18,10 @@ import torch
 
 from curation.config import AskConfig
 from curation.config.states import LAST, find_layers, parse
-from curation.teachers.completions import make_answered_batch, make_drawn_row
-from curation.teachers.forward import Forward, ForwardPass, Prefix, iter_padded_batches
+from curation.teachers.completions import Array, make_answered_batch, make_drawn_row
+from curation.teachers.forward import Forward, ForwardPass, Prefix
 from curation.teachers.logit_numbers import compute_float_numbers
-from curation.teachers.prompts import TokenisedRequest, make_scored_row
+from curation.teachers.prompts import TokenisedRequest, iter_padded_batches, make_scored_row
 from curation.teachers.trie import Trie
 
 MAX_LOGITS = 2**27
@@ -108,36 +108,33 @@ def _iter_paths(
     forward: Forward, prefix: Prefix, tries: Sequence[Trie], batch_tokens: int
 ) -> Iterator[tuple[ForwardPass, Fed]]:
     """Feed paths that together hold all inner nodes after copies of the prompts; yield each pass with its nodes."""
-    to_feed = []  # the row's place, the nodes of the path, and how many of them others have given already
-    for place, trie in enumerate(tries):
-        given: set[int] = set()
-        for node in reversed(trie.inner):  # children before parents: first the deepest of each path
-            if node not in given:
-                path = trie.path(node)
-                to_feed.append((place, path, sum(above in given for above in path)))
-                given.update(path)
+    to_feed = [  # the row's place, and the nodes of a path that no further inner node goes on
+        (place, trie.path(node))
+        for place, trie in enumerate(tries)
+        for node in trie.inner
+        if not any(trie.children[child] for child in trie.children[node].values())
+    ]
     for some in iter_padded_batches(to_feed, lambda path: prefix.width + len(path[1]), batch_tokens):
-        width = max(len(path) for _, path, _ in some)
-        ids_BT = [[tries[place].tokens[node] for node in path] for place, path, _ in some]
+        width = max(len(path) for _, path in some)
+        ids_BT = [[tries[place].tokens[node] for node in path] for place, path in some]
         ids = forward.tensor([row + [forward.pad] * (width - len(row)) for row in ids_BT])
-        copies = prefix.select(forward.tensor([place for place, _, _ in some]))
+        copies = prefix.select(forward.tensor([place for place, _ in some]))
         copies.layers = (LAST,)  # what the head reads
         linear = forward.head_is_linear
         piece = width if linear else max(1, MAX_LOGITS // (len(some) * forward.vocabulary_size))
         for begin in range(0, width, piece):
             passed = forward.extend(copies, ids[:, begin : begin + piece], logits=not linear)
-            fed = [
+            fed = [  # nodes that several paths share are given by each
                 (b, t - begin, place, path[t])
-                for b, (place, path, num_given) in enumerate(some)
-                for t in range(max(begin, num_given), min(begin + piece, len(path)))
+                for b, (place, path) in enumerate(some)
+                for t in range(begin, min(begin + piece, len(path)))
             ]
-            if fed:
-                yield passed, fed
+            yield passed, fed
 
 
 def _compute_states(
     forward: Forward, prefix: Prefix, answers: Sequence[Sequence[list[int]]], config: AskConfig, prompt_BD: torch.Tensor
-) -> dict[tuple[str, int], np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
+) -> dict[tuple[str, int], Array]:
     """Return the requested states, by position and rank of the option, with concatenated layers.
 
     ``answers`` has the tokens of each row's options by likelihood; a rank without an option has zeros as its state.
@@ -169,13 +166,35 @@ def _compute_states(
 
 def compute_position_states(hidden_BTD: torch.Tensor, length_B1: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return the states of answers by position, float32 [B, D], given those at their tokens, padded on the right."""
-    hidden_BTD = hidden_BTD.float()
     is_own_BT = torch.arange(hidden_BTD.shape[1], device=length_B1.device) < length_B1
     own_BTD = hidden_BTD.where(is_own_BT[..., None], 0.0)
     return {
-        "output_first": hidden_BTD[:, 0],
-        "output_last": hidden_BTD.take_along_dim(length_B1[..., None] - 1, dim=1)[:, 0],
-        "output_mean": own_BTD.sum(dim=1) / length_B1,
+        "output_first": hidden_BTD[:, 0].float(),
+        "output_last": hidden_BTD.take_along_dim(length_B1[..., None] - 1, dim=1)[:, 0].float(),
+        "output_mean": own_BTD.sum(dim=1, dtype=torch.float32) / length_B1,
+    }
+
+
+def gather_states(
+    config: AskConfig, prompt_BD: torch.Tensor, hidden_BTD: torch.Tensor | None, lengths: Sequence[int]
+) -> dict[tuple[str, int], Array]:
+    """Return the requested states of drawn or read answers, by position and rank, with concatenated layers.
+
+    ``hidden_BTD`` has the states at the answers' tokens, padded on the right. An empty answer has those of its prompt;
+    all other options, which there are none of, have zeros.
+    """
+    length_B1 = torch.tensor(lengths, device=prompt_BD.device)[:, None]
+    found = {"prompt_last": prompt_BD.float()}
+    if hidden_BTD is not None:
+        of_answers = compute_position_states(hidden_BTD, length_B1.clamp(min=1))
+        found |= {place: state_BD.where(length_B1 > 0, found["prompt_last"]) for place, state_BD in of_answers.items()}
+    return {
+        (state.position, state.rank): (
+            np.zeros(prompt_BD.shape, dtype=np.float32)
+            if state.rank > 1
+            else found.get(state.position, found["prompt_last"]).cpu().numpy()
+        )
+        for state in map(parse, config.states)
     }
 
 
@@ -197,20 +216,11 @@ def read_answers(forward: Forward, rows: Sequence[TokenisedRequest], config: Ask
         end = min(begin + piece, width)
         fed = forward.extend(prefix, ids_BT[:, begin:end])
         logits_BTV = torch.cat([before_B1V, fed.logits_BTV[:, :-1]], dim=1)
-        found_N3 = compute_float_numbers(logits_BTV.flatten(0, 1), ids_BT[:, begin:end].reshape(-1))
+        found_N3 = compute_float_numbers(logits_BTV.flatten(0, 1), ids_BT[:, begin:end].reshape(-1))[:, 1:]
         numbers_BT3[:, begin:end] = found_N3.reshape(len(rows), -1, 3)
         before_B1V = fed.logits_BTV[:, -1:]
         hidden.append(fed.hidden_BTD)
-    prompt_BD = prompts.hidden_BTD[:, 0].float()
-    found = {
-        "prompt_last": prompt_BD,
-        **compute_position_states(torch.cat(hidden, dim=1), forward.tensor([[n] for n in lengths])),
-    }
-    none_BD = np.zeros(prompt_BD.shape, dtype=np.float32)  # there are no other options
-    states = {
-        (state.position, state.rank): none_BD if state.rank > 1 else found[state.position].cpu().numpy()
-        for state in map(parse, config.states)
-    }
+    states = gather_states(config, prompts.hidden_BTD[:, 0], torch.cat(hidden, dim=1), lengths)
     answered = [
         make_drawn_row(row.request.row_id, row.request.given, len(row.prompt), of_row[:length])
         for row, of_row, length in zip(rows, numbers_BT3.tolist(), lengths, strict=True)

@@ -1,22 +1,31 @@
 """Tokenisation of requests: chat template, boundary between prompt and option, and checks against model limits."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from curation.config import AskConfig
 from curation.config.states import find_layers, parse
-from curation.models import as_user_turns, encode_prefixes
-from curation.teachers import Gate, Request
+from curation.errors import ModelError
+from curation.models import (
+    as_user_turns,
+    check_layers,
+    decode_tokens,
+    encode_prefixes,
+    load_configuration,
+    load_tokenizer,
+)
+from curation.refs import ModelRef
+from curation.teachers import Gate, Request, Teacher
 from curation.teachers.completions import (
     AnsweredRow,
     Array,
+    choose_in_pairs,
     find_options_problem,
-    join_chosen_tokens,
     make_paired_row,
     prompt_batch,
     rank_options,
@@ -26,6 +35,8 @@ from curation.teachers.trie import Trie
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+T = TypeVar("T")
 
 MAX_KNOWN = 2**16  # maximum number of options whose tokens are cached
 
@@ -72,41 +83,34 @@ class TokenisedRequest:
         return None
 
 
-class OptionTokens:
-    """A cache of options' tokens, with the prompt's last line and the option's text as key.
+def _tokenise_options(
+    tokenizer: "PreTrainedTokenizerBase",
+    rows: Sequence[tuple[str, list[int], Sequence[str]]],
+    known: dict[tuple[str, str], list[int]],
+    *,
+    special: bool,
+) -> list[list[list[int]]]:
+    """Return the tokens of each row's options, given the prompt's text and tokens and the options' texts.
 
-    Rows share options (letters, the moves of a board), and tokenising prompt and option together for each of them takes
-    longer than a small model's answer. Earlier lines have no influence: no tokenizer merges across the end of a line.
+    ``known`` caches tokens, with the prompt's last line and the option's text as key. Rows share options (letters, the
+    moves of a board), and tokenising prompt and option together for each of them takes longer than a small model's
+    answer. Earlier lines have no influence: no tokenizer merges across the end of a line.
     """
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, str], list[int]] = {}
-
-    def of(
-        self,
-        tokenizer: "PreTrainedTokenizerBase",
-        rows: Sequence[tuple[str, list[int], Sequence[str]]],
-        *,
-        special: bool,
-    ) -> list[list[list[int]]]:
-        """Return the tokens of each row's options, given the prompt's text and tokens and the options' texts."""
-        if len(self._known) > MAX_KNOWN:
-            self._known.clear()
-        ends = [prompt[prompt.rstrip().rfind("\n") + 1 :] for prompt, _, _ in rows]
-        new = {
-            (end, option): row
-            for end, row in zip(ends, rows, strict=True)
-            for option in row[2]
-            if (end, option) not in self._known
-        }
-        texts = encode_prefixes(
-            tokenizer, [prompt + option for (_, option), (prompt, *_) in new.items()], special=special
-        )
-        for (end, option), (_, tokens, _), joined in zip(new, new.values(), texts, strict=True):
-            follows = joined[: len(tokens)] == tokens
-            own = joined[len(tokens) :] if follows else encode_prefixes(tokenizer, [option], special=False)[0]
-            self._known[end, option] = own
-        return [[self._known[end, option] for option in row[2]] for end, row in zip(ends, rows, strict=True)]
+    if len(known) > MAX_KNOWN:
+        known.clear()
+    ends = [prompt[prompt.rstrip().rfind("\n") + 1 :] for prompt, _, _ in rows]
+    new = {
+        (end, option): row
+        for end, row in zip(ends, rows, strict=True)
+        for option in row[2]
+        if (end, option) not in known
+    }
+    texts = encode_prefixes(tokenizer, [prompt + option for (_, option), (prompt, *_) in new.items()], special=special)
+    for (end, option), (_, tokens, _), joined in zip(new, new.values(), texts, strict=True):
+        follows = joined[: len(tokens)] == tokens
+        own = joined[len(tokens) :] if follows else encode_prefixes(tokenizer, [option], special=False)[0]
+        known[end, option] = own
+    return [[known[end, option] for option in row[2]] for end, row in zip(ends, rows, strict=True)]
 
 
 def tokenise(
@@ -114,7 +118,7 @@ def tokenise(
     requests: Sequence[Request],
     *,
     chat_template: bool,
-    known: OptionTokens | None = None,
+    known: dict[tuple[str, str], list[int]] | None = None,
     reads_given: bool = False,
 ) -> list[TokenisedRequest]:
     """Return the requests as tokens.
@@ -130,14 +134,19 @@ def tokenise(
     special = not chat_template
     prompt_tokens = encode_prefixes(tokenizer, prompts, special=special)
     given = zip(prompts, prompt_tokens, requests, strict=True)
-    choices = [_find_choice(request) if reads_given else None for request in requests]
+    choices = [
+        request.options.index(request.given)  # the completion that came with the row, if it is one of them
+        if reads_given and request.options is not None and not request.stepwise and request.given in request.options
+        else None
+        for request in requests
+    ]
     read = [reads_given and choice is None for choice in choices]  # its answer is no option
     rows = [
         (prompt, tokens, (request.given or "",) if is_text else request.options or ())
         for (prompt, tokens, request), is_text in zip(given, read, strict=True)
     ]
-    kept = OptionTokens() if known is None or any(read) else known  # a text that is read comes once
-    texts = kept.of(tokenizer, rows, special=special)
+    kept = {} if known is None or any(read) else known  # a text that is read comes once
+    texts = _tokenise_options(tokenizer, rows, kept, special=special)
     return [
         TokenisedRequest(request=replace(request, options=None), prompt=tokens, options=None, answer=own[0])
         if is_text
@@ -161,7 +170,8 @@ def make_scored_row(
     if request.in_pairs:
         lengths = [len(tokens) for tokens in options]
         paired = make_paired_row(request, scores, num_prompt_tokens=len(row.prompt), lengths=lengths)
-        return paired, [join_chosen_tokens(request, options, scores)]
+        places, _ = choose_in_pairs(scores, request.baselines)
+        return paired, [[token for place in places for token in options[place]]]
     means = [score / len(own) for score, own in zip(scores, by_token, strict=True)]
     chosen_by = subtract_baselines(means if normalise else scores, request.baselines)
     order = rank_options(chosen_by, row.choice if drawn is None else drawn)
@@ -190,16 +200,60 @@ def ask_gate(gate: Gate, rows: Sequence[TokenisedRequest], wide_ND: Array, confi
     return gate(prompt_batch(row_ids, num_tokens, states, config.state_dtype))
 
 
-def count_text_tokens(text: str, tokens: Sequence[int], decode: Callable[[list[int]], str]) -> int:
-    """Return the least number of first ``tokens`` whose decoded text begins with ``text``.
+def cut_at_stop(
+    text: str, tokens: Sequence[int], stop: Sequence[str], decode: Callable[[list[int]], str]
+) -> tuple[str, int] | None:
+    """Return an answer's text before the first stop string, and its number of tokens; None without such a string.
 
-    Texts are compared instead of lengths, since part of a character's bytes decodes to as many characters as all.
+    These are the least number of first ``tokens`` whose decoded text begins with it. Texts are compared instead of
+    lengths, since part of a character's bytes decodes to as many characters as all.
     """
-    return next(k for k in range(len(tokens) + 1) if decode(list(tokens[:k])).startswith(text))
-
-
-def _find_choice(request: Request) -> int | None:
-    """Return the index among the options of the completion that came with the row, or ``None`` if it is no option."""
-    if request.options is None or request.stepwise or request.given not in request.options:
+    cuts = [place for end in stop if (place := text.find(end)) >= 0]
+    if not cuts:
         return None
-    return request.options.index(request.given)
+    text = text[: min(cuts)]
+    return text, next(k for k in range(len(tokens) + 1) if decode(list(tokens[:k])).startswith(text))
+
+
+def iter_padded_batches(items: Sequence[T], num_tokens: Callable[[T], int], batch_tokens: int) -> Iterator[list[T]]:
+    """Yield batches of items, longest first, that fit ``batch_tokens`` when padded; each has at least one item."""
+    ordered = sorted(items, key=num_tokens, reverse=True)
+    start = 0
+    while start < len(ordered):
+        size = max(1, batch_tokens // num_tokens(ordered[start]))
+        yield ordered[start : start + size]
+        start += size
+
+
+class ModelTeacher(Teacher):
+    """A base class of teachers that feed a causal LM in this process: its tokenizer, and requests as its tokens."""
+
+    def __init__(self, config: AskConfig, model: ModelRef | None) -> None:
+        if model is None:
+            raise ModelError(
+                f"the {config.backend} backend needs a model; set teacher.model.path or teacher.model.init"
+            )
+        self._ref, self._tokenizer = model, load_tokenizer(model)
+        self._known: dict[tuple[str, str], list[int]] = {}  # tokens of options
+        self._text_config = load_configuration(model).get_text_config()
+        self._ask(config)
+
+    def _ask(self, config: AskConfig) -> None:
+        super()._ask(config)
+        if config.chat_template:
+            as_user_turns(self._tokenizer, [])  # refuse at once
+        check_layers(self._ref, self._text_config.num_hidden_layers, config.states)
+
+    def _tokenise(
+        self, requests: Sequence[Request], max_positions: int | None, max_tokens: int
+    ) -> tuple[list[TokenisedRequest], dict[int, str]]:
+        """Return the requests that the model can take, as tokens, and the errors of the others by row id."""
+        how = {"chat_template": self._config.chat_template, "reads_given": self._config.reads_given}
+        rows = tokenise(self._tokenizer, requests, known=self._known, **how)
+        checked = [(row, row.problem(max_positions, max_tokens)) for row in rows]
+        errors = {row.request.row_id: problem for row, problem in checked if problem is not None}
+        return [row for row, problem in checked if problem is None], errors
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens, without special ones."""
+        return decode_tokens(self._tokenizer, tokens)

@@ -17,6 +17,7 @@ from curation.models import encode_texts, fetch_model, load_tokenizer
 from curation.models.loading import load_weights
 from curation.models.own_code import check_head
 from curation.refs import ModelRef
+from curation.teachers.prompts import iter_padded_batches
 
 
 class RewardModel:
@@ -42,12 +43,10 @@ class RewardModel:
         special = self._tokenizer.chat_template is None  # a template writes special tokens itself
         tokens = encode_texts(self._tokenizer, texts, special=special) if texts else []
         fits = [place for place, ids in enumerate(tokens) if 0 < len(ids) <= (self._max_positions or len(ids))]
-        fits.sort(key=lambda place: len(tokens[place]), reverse=True)
-        while fits:
-            longest = len(tokens[fits[0]])
-            # A head that knows no padding token reads the last position, so its rows go one by one.
-            size = 1 if self._pad is None else max(1, self._batch_tokens // longest)
-            batch, fits = fits[:size], fits[size:]
+        # A head that knows no padding token reads the last position, so its rows go one by one.
+        batch_tokens = 0 if self._pad is None else self._batch_tokens
+        for batch in iter_padded_batches(fits, lambda place: len(tokens[place]), batch_tokens):
+            longest = len(tokens[batch[0]])
             padding = [longest - len(tokens[place]) for place in batch]
             ids_BT = [tokens[place] + [self._pad] * pads for place, pads in zip(batch, padding, strict=True)]
             mask_BT = [[1] * (longest - pads) + [0] * pads for pads in padding]

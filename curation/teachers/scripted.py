@@ -22,7 +22,7 @@ from curation.config.states import parse
 from curation.hashing import hash64, hash_unit
 from curation.json_types import Json
 from curation.refs import ModelRef
-from curation.teachers import BaseTeacher, Gate, Request
+from curation.teachers import Gate, Request, Teacher
 from curation.teachers.completions import (
     AnsweredRow,
     Array,
@@ -30,7 +30,6 @@ from curation.teachers.completions import (
     completion_batch,
     error_batch,
     find_options_problem,
-    make_dropped_batch,
     make_paired_row,
     prompt_batch,
     rank_options,
@@ -44,7 +43,7 @@ GIVEN_BATCH_ROWS = 1024
 OTHER_WORDS = 1_000  # number of other words in the vocabulary at each step of an answer
 
 
-class ScriptedTeacher(BaseTeacher):
+class ScriptedTeacher(Teacher):
     """A teacher that chooses completions, options and states by a hash of the row id, with ``ScriptedConfig``'s faults.
 
     Words count as tokens. Each has the row's own log-probability, and ``OTHER_WORDS`` others share the rest evenly.
@@ -57,7 +56,8 @@ class ScriptedTeacher(BaseTeacher):
         self._ask(config)
         self._poison, self._failing = frozenset(self._script.poison_rows), frozenset(self._script.error_rows)
         self.state_size = self.width(config)
-        self._free, self._lock = [0.0] * (self._script.slots or 0), threading.Lock()
+        self.slots = self._script.slots  # number of rows that are answered concurrently
+        self._free, self._lock = [0.0] * (self.slots or 0), threading.Lock()
         """Heap of the times at which the slots become free."""
         self._direction_D = np.random.default_rng(0).normal(size=self.state_size).astype(np.float32)
 
@@ -82,24 +82,27 @@ class ScriptedTeacher(BaseTeacher):
     ) -> Iterator[pa.RecordBatch]:
         """Yield batches of up to 256 scripted completions (see ``Teacher.label``)."""
         config = self._config if states else self._config.model_copy(update=AskConfig.BARE)
-        stream = iter(requests) if self._script.slots is None else self._iter_ended(list(requests))
+        stream = iter(requests) if self.slots is None else self._iter_ended(list(requests))
         is_slow = self._script.seconds_per_row or self._script.seconds_per_answer
         num_rows = _SLOW_BATCH_ROWS if is_slow else _BATCH_ROWS
         while batch := list(islice(stream, num_rows)):
+            bad, stopped, healthy = dict[int, str](), dict[int, int](), list[Request]()
             for request in batch:
                 self._crash(request.row_id)
-            chosen = [(request.row_id, request.options) for request in batch if request.options is not None]
-            found = (
-                (row_id, find_options_problem(of, [len(option.split()) for option in of])) for row_id, of in chosen
-            )
-            bad = {row_id: problem for row_id, problem in found if problem is not None}
-            healthy = [request for request in batch if request.row_id not in bad]
+                of = request.options
+                problem = None if of is None else find_options_problem(of, [len(option.split()) for option in of])
+                if problem is None:
+                    healthy.append(request)
+                else:
+                    bad[request.row_id] = problem
             if gate is not None:
-                passes_N = gate(self._make_prompt_batch(healthy, gate.states, seed))
-                stopped = [request for request, passes in zip(healthy, passes_N, strict=True) if not passes]
-                healthy = [request for request, passes in zip(healthy, passes_N, strict=True) if passes]
-                num_tokens = {request.row_id: len(request.prompt.split()) for request in stopped}
-                yield make_dropped_batch(num_tokens, config, self.state_size)
+                ids = [request.row_id for request in healthy]
+                lengths = [len(request.prompt.split()) for request in healthy]
+                of_prompts = self._make_states(healthy, gate.states, seed)
+                passes_N = gate(prompt_batch(ids, lengths, of_prompts, self._config.state_dtype))
+                asked = list(zip(healthy, lengths, passes_N, strict=True))
+                stopped = {request.row_id: length for request, length, passes in asked if not passes}
+                healthy = [request for request, _, passes in asked if passes]
             completed = self._complete(healthy, config, seed, normalise=decoding.normalise_options)
             seconds = self._script.seconds_per_row * len(batch)
             if self._script.seconds_per_token:
@@ -112,14 +115,9 @@ class ScriptedTeacher(BaseTeacher):
                 descriptor = os.open(self._script.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
                 os.write(descriptor, "".join(f"{request.row_id}\n" for request in batch).encode())
                 os.close(descriptor)
-            if bad:
-                yield error_batch(bad, config, self.state_size)
+            if bad or stopped:
+                yield error_batch(bad, config, self.state_size, stopped=stopped)
             yield completed
-
-    @property
-    def slots(self) -> int | None:
-        """Number of rows that are answered concurrently."""
-        return self._script.slots
 
     def _iter_ended(self, requests: list[Request]) -> Iterator[Request]:
         """Yield each request when its answer ends; all calls share the slots."""
@@ -133,27 +131,24 @@ class ScriptedTeacher(BaseTeacher):
             time.sleep(max(0.0, end - time.monotonic()))
             yield request
 
-    def _make_prompt_batch(self, batch: list[Request], names: tuple[str, ...], seed: int) -> pa.RecordBatch:
-        """Return the batch that a gate reads, with the same states as :meth:`_complete` gives."""
-        ids_N = np.array([request.row_id for request in batch], dtype=np.int64)
-        unit_N = hash_unit(ids_N, seed).astype(np.float32)
-        places = {name: np.float32(self._config.states.index(name)) for name in names}
-        states = {name: (unit_N[:, None] + place) * self._direction_D for name, place in places.items()}
-        return prompt_batch(
-            ids_N.tolist(), [len(request.prompt.split()) for request in batch], states, self._config.state_dtype
-        )
+    def _make_states(self, batch: list[Request], names: tuple[str, ...], seed: int) -> dict[str, Array]:
+        """Return the named states of N rows, float32 [N, D]."""
+        unit_N = hash_unit(np.array([request.row_id for request in batch], dtype=np.int64), seed).astype(np.float32)
+        states: dict[str, Array] = {}
+        for name in names:
+            has_N = np.array([parse(name).rank <= len(request.options or ("",)) for request in batch], dtype=bool)
+            place = np.float32(self._config.states.index(name))
+            states[name] = (unit_N[:, None] + place) * self._direction_D * has_N[:, None]
+        return states
 
     def _complete(self, batch: list[Request], config: AskConfig, seed: int, *, normalise: bool) -> pa.RecordBatch:
         ids_N = np.array([request.row_id for request in batch], dtype=np.int64)
         unit_N = hash_unit(ids_N, seed).astype(np.float32)
-        states: dict[str, Array] = {}
-        for place, name in enumerate(config.states):
-            has_N = np.array([parse(name).rank <= len(request.options or ("",)) for request in batch])
-            states[name] = (unit_N[:, None] + np.float32(place)) * self._direction_D * has_N[:, None]
         drawn = zip(batch, hash64(ids_N, seed).tolist(), np.log(unit_N + 1e-6).tolist(), strict=True)
+        rows = [self._make_answered_row(*of_row, normalise=normalise) for of_row in drawn]
         return completion_batch(
-            [self._make_answered_row(*of_row, normalise=normalise) for of_row in drawn],
-            states=states,
+            [row._replace(error="scripted: asked for") if row.row_id in self._failing else row for row in rows],
+            states=self._make_states(batch, config.states, seed),
             state_dtype=config.state_dtype,
             num_token_logprobs=config.token_logprobs,
         )
@@ -192,7 +187,6 @@ class ScriptedTeacher(BaseTeacher):
             negentropies=OfTokens.of([negentropy] * num_words),
             option_logprobs=sums,
             option_scores=scores,
-            error="scripted: asked for" if request.row_id in self._failing else None,
         )
 
     def _make_paired_row(self, request: Request, number: int, mean: float) -> AnsweredRow:
@@ -205,7 +199,7 @@ class ScriptedTeacher(BaseTeacher):
             scores,
             num_prompt_tokens=len(request.prompt.split()),
             lengths=[len(option.split()) for option in options],
-        )._replace(error="scripted: asked for" if request.row_id in self._failing else None)
+        )
 
     def _crash(self, row_id: int) -> None:
         if row_id in self._poison:
@@ -221,13 +215,13 @@ class ScriptedTeacher(BaseTeacher):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class GivenTeacher(BaseTeacher):
+class GivenTeacher(Teacher):
     """A teacher that returns the rows' own completions, without log-probabilities, numbers of tokens and states."""
 
     def __init__(self, config: AskConfig, model: ModelRef | None = None) -> None:
         self._ask(config)
 
-    def label(
+    def label(  # type: ignore[override]
         self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int, states: bool = True
     ) -> Iterator[pa.RecordBatch]:
         """Yield batches of up to 1,024 given completions (see ``Teacher.label``); a row without one is an error row."""

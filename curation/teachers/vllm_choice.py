@@ -15,6 +15,7 @@ from typing import NamedTuple
 from curation.config import AskConfig
 from curation.config.states import find_other_layers
 from curation.errors import ConfigError
+from curation.json_types import Json
 from curation.models.loading import is_installed
 from curation.refs import ModelRef
 
@@ -68,14 +69,13 @@ def probe(
     are requested. With ``starts`` (by default on GPUs) an engine with one layer of the model and random weights has to
     draw a token, since no lesser test shows whether drivers and kernels work.
     """
-    return _probe(json.dumps(engine, sort_keys=True), model, gpus, layers, gpus if starts is None else starts)
+    asked: Json = {"gpus": gpus, "layers": layers, "starts": gpus if starts is None else starts}
+    asked |= {"engine": engine, "model": None if model is None else model.to_json()}
+    return _run_probe(json.dumps(asked, sort_keys=True))
 
 
 @cache
-def _probe(engine: str, model: ModelRef | None, gpus: bool, layers: bool, starts: bool) -> dict[str, str]:
-    described = None if model is None else model.to_json()
-    asked = {"engine": json.loads(engine), "model": described, "gpus": gpus, "layers": layers, "starts": starts}
-    question = json.dumps(asked)
+def _run_probe(question: str) -> dict[str, str]:
     command = [sys.executable, "-c", "from curation.teachers.vllm_probe import answer; answer()", question]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)

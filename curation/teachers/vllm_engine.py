@@ -29,7 +29,7 @@ from curation.config import AskConfig
 from curation.errors import ConfigError, CurationError, ModelError, StartError
 from curation.heavy import transformers
 from curation.models import merged
-from curation.models.loading import from_pretrained, make_engine_arguments, set_environment
+from curation.models.loading import from_pretrained, get_first_line, make_engine_arguments, set_environment
 from curation.refs import ModelRef
 from curation.teachers.vllm_choice import CONFIG, TESTED
 from curation.teachers.vllm_tap import Collected
@@ -135,7 +135,7 @@ class Engine:
             if isinstance(error, CurationError):
                 raise
             raise (ModelError if is_refused and not isinstance(error, RuntimeError) else StartError)(
-                f"model {model.base!r}: vLLM's engine did not start: {_format_first_line(error)}; "
+                f"model {model.base!r}: vLLM's engine did not start: {type(error).__name__}: {get_first_line(error)}; "
                 f"it logged last:\n{self.tail()}"
             ) from error
         _check_tap(model, lacks_layers, lacks)
@@ -145,7 +145,7 @@ class Engine:
         """Maximum number of tokens of prompt and answer together, limited by the model and by memory."""
         self.slots = int(scheduler.max_num_seqs)  # maximum number of requests that run at once
         self.limit = 2 * self.slots  # unfinished requests in the engine: those that run, and as many to follow them
-        self.facts: dict[str, float] = {
+        self.facts: dict[str, float] = {  # for the report
             "start_seconds": time.monotonic() - began,
             "kv_cache_tokens": int(cache.num_gpu_blocks or 0) * int(cache.block_size),
             "max_running": self.slots,
@@ -199,7 +199,8 @@ class Engine:
         try:
             outputs = self._engine.step()
         except (EngineDeadError, RuntimeError, ValueError, AssertionError, OSError) as error:
-            reason = f"a step of vLLM's engine failed: {_format_first_line(error)}; it logged last:\n{self.tail()}"
+            words = f"{type(error).__name__}: {get_first_line(error)}"
+            reason = f"a step of vLLM's engine failed: {words}; it logged last:\n{self.tail()}"
             ray = sys.modules.get("ray")
             if ray and ray.is_initialized() and ray.get_runtime_context().get_actor_id():
                 _end_process(reason)
@@ -355,8 +356,3 @@ def _log_to(file: int) -> Iterator[None]:
 def _end_process(reason: str) -> None:
     os.write(2, f"{reason}\n".encode())
     os._exit(1)
-
-
-def _format_first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"

@@ -13,7 +13,7 @@ from vllm.v1.worker.gpu_worker import Worker
 
 from curation.errors import ConfigError, ModelError
 from curation.models import fetch_model, load_configuration
-from curation.models.loading import make_engine_arguments, set_environment
+from curation.models.loading import get_first_line, make_engine_arguments, set_environment
 from curation.refs import ModelRef
 from curation.teachers.vllm_choice import TESTED, can_give_layers, find_missing_fields
 from curation.teachers.vllm_engine import check_arguments
@@ -79,8 +79,7 @@ def _try_small_engine(model: ModelRef, runs: str) -> dict[str, str]:
         params = SamplingParams(max_tokens=1, ignore_eos=True, detokenize=False)
         (output,) = llm.generate([{"prompt_token_ids": [1, 2, 3]}], params, use_tqdm=False)
     except Exception as error:  # whatever a driver or a kernel raises
-        first = next(iter(str(error).strip().splitlines()), "")
-        return {"lacks": f"a small engine did not start: {type(error).__name__}: {first}"}
+        return {"lacks": f"a small engine did not start: {type(error).__name__}: {get_first_line(error)}"}
     if len(output.outputs[0].token_ids) != 1:
         return {"lacks": "a small engine gave no token"}
     return {"runs": f"{runs}, where a small engine started"}

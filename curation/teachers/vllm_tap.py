@@ -188,11 +188,11 @@ class Tap:
             self._take_drawn(step, logits_BV, token_B, entry_K5)
         if any(len(part) for part in scored):
             entry_K5 = np.concatenate(scored)
-            positions = self._make_positions(entry_K5, logits_BV.device)
+            positions = Positions(entry_K5, self._ring, self._logprobs.num_first, self._ahead, logits_BV.device)
             index_5K = positions.index_5K
             sure_K = self._slots["sure"][entry_K5[:, 1]]
             number_K3 = self._score(step.hidden_TD[index_5K[0]], index_5K[4], sure_K, logits_BV.shape[1])
-            self._keep(positions, self._join_layers(step, index_5K[0]), number_K3)
+            self._keep(step, positions, number_K3)
 
     def _to_score(self, row: _TappedRequest, slot: int, begin: int, end: int, offset: int) -> npt.NDArray[np.int64]:
         """Return the entries of a row whose prompt has an answer to score, for the positions ``begin`` to ``end``."""
@@ -211,7 +211,7 @@ class Tap:
         self, step: _Step, logits_BV: torch.Tensor, token_B: torch.Tensor, entry_K5: npt.NDArray[np.int64]
     ) -> None:
         """Keep the numbers and states of rows whose tokens a step drew."""
-        positions = self._make_positions(entry_K5, logits_BV.device)
+        positions = Positions(entry_K5, self._ring, self._logprobs.num_first, self._ahead, logits_BV.device)
         _, slot_K, position_K, num_prompt_K, place_K = entry_K5.T
         sure_K = self._slots["sure"][slot_K]
         whole_B, number_B3 = compute_token_numbers(logits_BV, token_B, sure=bool(sure_K.any()))
@@ -227,18 +227,7 @@ class Tap:
             for (row, _), letters in zip(asked, pieces, strict=True):
                 row.letters = letters
         number_K3 = number_B3 if len(entry_K5) == len(number_B3) else number_B3[positions.index_5K[4]]
-        self._keep(positions, self._join_layers(step, positions.index_5K[0]), _zero_unwanted(number_K3, sure_K))
-
-    def _make_positions(self, entry_K5: npt.NDArray[np.int64], device: torch.device) -> Positions:
-        ahead = [int(at == "output_first") - 1 for at in self._kept]
-        return Positions(entry_K5, self._ring, self._logprobs.num_first, ahead, device)
-
-    def _join_layers(self, step: _Step, token_K: torch.Tensor) -> torch.Tensor:
-        """Return the states at K tokens of a step, with the layers to keep concatenated."""
-        if self._layers == (LAST,):
-            return step.hidden_TD[token_K]
-        others = [layer_TD[token_K] for layer_TD in step.others or ()]
-        return torch.cat([step.hidden_TD[token_K], *others] if LAST in self._layers else others, dim=-1)
+        self._keep(step, positions, _zero_unwanted(number_K3, sure_K))
 
     def _score(
         self, hidden_KD: torch.Tensor, token_K: torch.Tensor, sure_K: npt.NDArray[np.bool_], num_words: int
@@ -258,9 +247,12 @@ class Tap:
             number_K3[part] = found_K3.where((token_K[part] >= 0)[:, None], 0.0)
         return _zero_unwanted(number_K3, sure_K)
 
-    def _keep(self, positions: Positions, hidden_KD: torch.Tensor, number_K3: torch.Tensor) -> None:
-        """Add K positions to their rows."""
-        _, slot_K, position_K, num_prompt_K, _ = positions.index_5K
+    def _keep(self, step: _Step, positions: Positions, number_K3: torch.Tensor) -> None:
+        """Add K positions of a step to their rows, with the states of the layers to keep concatenated."""
+        token_K, slot_K, position_K, num_prompt_K, _ = positions.index_5K
+        others = [layer_TD[token_K] for layer_TD in step.others or ()] if self._layers != (LAST,) else []
+        layers = [step.hidden_TD[token_K], *others] if LAST in self._layers else others
+        hidden_KD = torch.cat(layers, dim=-1) if len(layers) > 1 else layers[0]
         self._logprobs.add(positions, number_K3)
         if "output_mean" in self._positions:
             answer_KD = hidden_KD.float() * (position_K >= num_prompt_K)[:, None]
@@ -297,6 +289,7 @@ class Tap:
             self._hidden_sum_SD = like_BD.new_empty((0, size), dtype=torch.float32)
             positions = [position for position in self._positions if position in ("prompt_last", "output_first")]
             self._kept = {position: like_BD.new_empty((0, size)) for position in positions}
+            self._ahead = [int(position == "output_first") - 1 for position in positions]
         if len(self._recent_SRD) < self._num_slots:
             self._recent_SRD = grow_slots(self._recent_SRD, self._num_slots)
             self._logprobs.grow(self._num_slots)

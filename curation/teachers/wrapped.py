@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from curation.config import AskConfig, DecodingConfig
 from curation.errors import ConfigError
-from curation.json_types import Json, JsonView
+from curation.json_types import Json
 from curation.teachers import Gate, Request, Teacher
 
 
@@ -47,7 +47,7 @@ def compute_baselines(scores: Sequence[Sequence[float]], *, in_pairs: bool = Fal
     return tuple(found)
 
 
-class WrappedTeacher:
+class WrappedTeacher(Teacher):
     """A teacher as passes ask it: it counts tokens, and finds the baselines of options before it asks about a row."""
 
     def __init__(self, teacher: Teacher) -> None:
@@ -56,11 +56,6 @@ class WrappedTeacher:
         self._tokens = Tokens()
         self._lock = threading.Lock()
         self._known: dict[_Asked, tuple[float, ...]] = {}
-
-    @staticmethod
-    def engine_key(config: AskConfig) -> JsonView:
-        """Return an empty key, since the wrapped teacher is started already."""
-        return {}
 
     def asked(self, config: AskConfig) -> Self:
         """Return a new wrapper, with its own state, of the teacher that follows ``config``."""
@@ -86,7 +81,7 @@ class WrappedTeacher:
         for place, row in enumerate(rows):
             if row.baseline_prompts:
                 if (asked := _make_asked(row)) not in self._known:
-                    self._known[asked] = self._ask(*asked, decoding, seed)
+                    self._known[asked] = self._find_baselines(*asked, decoding, seed)
                 rows[place] = replace(row, baselines=self._known[asked])
         how: Json = {} if gate is None else {"gate": gate}
         yield from self._count(self.teacher.label(rows, decoding, seed=seed, states=states, **how))
@@ -101,7 +96,7 @@ class WrappedTeacher:
             taken, self._tokens = self._tokens, Tokens()
         return taken
 
-    def _ask(
+    def _find_baselines(
         self, prompts: tuple[str, ...], options: tuple[str, ...], in_pairs: bool, decoding: DecodingConfig, seed: int
     ) -> tuple[float, ...]:
         plain = [Request(row_id=-1 - place, prompt=prompt, options=options) for place, prompt in enumerate(prompts)]

@@ -57,59 +57,39 @@ def _compute_interval(seconds: float) -> float:
 @contextmanager
 def progress(name: str) -> Iterator[Update]:
     """Yield a function that receives progress updates and shows them: as a bar, or as lines in a file or pipe."""
-    with _bar(name) if sys.stderr.isatty() else _lines(name) as update:
-        yield update
-
-
-def _describe_standing(standing: Standing, pace: Pace) -> str:
-    work = "" if standing.work is None else f"; {standing.work.brief()}"
-    return f"{standing.words(pace.rows_per_second, standing.left(pace))}{work}"
-
-
-@contextmanager
-def _lines(name: str) -> Iterator[Update]:
+    is_terminal, pace = sys.stderr.isatty(), Pace()
     begun = last = time.monotonic()
-    pace = Pace()
+    bar: Any = None
+    place = -1  # of the bar
 
     def update(standing: Standing) -> None:
-        nonlocal last
+        nonlocal last, bar, place
         now = time.monotonic()
-        pace.add(now, standing.reached)
-        if now - last < _compute_interval(now - begun):
-            return
-        last = now
-        say(f"{name}: {_describe_standing(standing, pace)}")
-
-    yield update
-
-
-@contextmanager
-def _bar(name: str) -> Iterator[Update]:
-    from tqdm import tqdm
-
-    shown: Any = None
-    place, pace = -1, Pace()
-
-    def update(standing: Standing) -> None:
-        nonlocal shown, place
         with _lock:
-            pace.add(time.monotonic(), standing.reached)
-            if shown is None:
+            pace.add(now, standing.reached)
+            work = "" if standing.work is None else f"; {standing.work.brief()}"
+            text = f"{standing.words(pace.rows_per_second, standing.left(pace))}{work}"
+            if not is_terminal:
+                if now - last >= _compute_interval(now - begun):
+                    last = now
+                    say(f"{name}: {text}")
+                return
+            if bar is None:
+                from tqdm import tqdm
+
                 place = next(free for free in range(len(_bars) + 1) if free not in _bars)
                 _bars[place] = escape_text(name)
                 # tqdm places the line and cuts it at the terminal's width; the speed is ours: rows come in bursts
-                shown = tqdm(bar_format="{desc}", position=place, leave=False, dynamic_ncols=True, file=sys.stderr)
-            width = max(map(len, _bars.values()))
+                bar = tqdm(bar_format="{desc}", position=place, leave=False, dynamic_ncols=True, file=sys.stderr)
             full = BAR_CELLS * standing.reached // max(standing.total, 1)
             drawn = "█" * full + "░" * (BAR_CELLS - full)
-            shown.set_description_str(
-                f"{_bars[place]:<{width}} {drawn} {escape_text(_describe_standing(standing, pace))}", refresh=True
-            )
+            width = max(map(len, _bars.values()))
+            bar.set_description_str(f"{_bars[place]:<{width}} {drawn} {escape_text(text)}", refresh=True)
 
     try:
         yield update
     finally:
         with _lock:
-            if shown is not None:
-                shown.close()
+            if bar is not None:
+                bar.close()
                 del _bars[place]

@@ -8,7 +8,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Self
 
 from curation.json_types import Json, JsonView
@@ -45,7 +45,7 @@ class Spent:
 
     def plus(self, other: "Spent") -> "Spent":
         """Return the sum of both amounts."""
-        return Spent(**{item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(self)})
+        return Spent(**{name: value + getattr(other, name) for name, value in asdict(self).items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class Work:
 
     @classmethod
     def from_json(cls, value: JsonView) -> Self:
-        """Return the inverse of ``asdict``."""
+        """Return the state that an event holds in ``work``, as ``dataclasses.asdict`` wrote it."""
         return cls(**{**value, "actors": Actors(**value["actors"]), "spent": Spent(**value["spent"])})
 
     def brief(self) -> str:
@@ -147,21 +147,22 @@ class Pace:
         while len(self._seen) > 2 and self._seen[1][0] <= seconds - PACE_SECONDS:
             self._seen.popleft()
 
+    def _measure(self) -> tuple[float, int]:
+        """Return the seconds of the window, and the rows that were done in it; zeros before the first update."""
+        (begun, before), (now, rows) = (self._seen[0], self._seen[-1]) if self._seen else ((0.0, 0), (0.0, 0))
+        return now - begun, rows - before
+
     @property
     def rows_per_second(self) -> float | None:
         """The speed in the window; None if no rows were done in it."""
-        if len(self._seen) < 2:
-            return None
-        (begun, before), (now, rows) = self._seen[0], self._seen[-1]
-        return (rows - before) / (now - begun) if now > begun and rows > before else None
+        seconds, rows = self._measure()
+        return rows / seconds if seconds > 0 and rows > 0 else None
 
     @property
     def is_known(self) -> bool:
         """Whether enough looks, rows and seconds are in the window for an estimate of the time left."""
-        if len(self._seen) < KNOWN_LOOKS:
-            return False
-        (begun, before), (now, rows) = self._seen[0], self._seen[-1]
-        return rows - before >= KNOWN_ROWS and now - begun >= KNOWN_SECONDS
+        seconds, rows = self._measure()
+        return len(self._seen) >= KNOWN_LOOKS and rows >= KNOWN_ROWS and seconds >= KNOWN_SECONDS
 
 
 class ProgressJournal:

@@ -17,7 +17,7 @@ from curation.config import LmStudentConfig, SftConfig
 from curation.config.dpo import DpoConfig
 from curation.config.grpo import GrpoConfig
 from curation.models import create, load_model, load_tokenizer
-from curation.models.dtypes import settle_training
+from curation.models.dtypes import resolve_compute_dtype
 from curation.refs import ModelRef, TableRef
 from train.dpo import make_reference
 from train.grpo import _make_arguments, _prepare_policy
@@ -51,13 +51,13 @@ def dtypes(model: Any, *, trained: bool) -> set[torch.dtype]:
 def test_on_a_gpu_frozen_weights_are_stored_in_bfloat16_unless_a_key_says_otherwise(
     base: ModelRef, kind: type[LmStudentConfig]
 ) -> None:
-    recipe = settle_training(kind.model_validate({"gpus_per_worker": 1, **LORA}), base)
+    recipe = resolve_compute_dtype(kind.model_validate({"gpus_per_worker": 1, **LORA}), base)
     model = make_trainable(load_base(base, recipe), recipe.lora)
     assert dtypes(model, trained=False) == {torch.bfloat16} and dtypes(model, trained=True) == {torch.float32}
     assert {weight.dtype for weight in load_base(base, recipe.model_copy(update={"lora": None})).parameters()} == {
         torch.float32
     }, "master weights"
-    on_cpu = settle_training(kind.model_validate(LORA), base)
+    on_cpu = resolve_compute_dtype(kind.model_validate(LORA), base)
     assert on_cpu.compute_dtype == "float32" and dtypes(load_base(base, on_cpu), trained=True) == {torch.float32}
 
 

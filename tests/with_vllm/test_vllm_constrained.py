@@ -34,7 +34,7 @@ def test_moves_of_500_positions_equal_transformers(teacher, reference, examples,
 def test_scored_without_states_feeds_no_option_again(teacher, reference, examples):
     decoding = DecodingConfig(constrained="scored", normalise_options=True)
     requests = asked(examples[:60], decoding)
-    stateless = teacher.asked(teacher.config.model_copy(update={"states": ()}))
+    stateless = teacher.asked(teacher._config.model_copy(update={"states": ()}))
     both(stateless, reference.asked(reference._config.model_copy(update={"states": ()})), requests, decoding)
 
 

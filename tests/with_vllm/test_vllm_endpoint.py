@@ -35,7 +35,7 @@ def served(url, model):
 
 def compared(teacher, served, requests, decoding, *, numbers=NUMBERS):
     """The rows of both; largest differences of their numbers where the answers are equal."""
-    stateless = teacher.asked(teacher.config.model_copy(update={"states": ()}))
+    stateless = teacher.asked(teacher._config.model_copy(update={"states": ()}))
     expected = rows_of(stateless.label(requests, decoding, seed=0))
     rows = rows_of(served.label(requests, decoding, seed=0))
     assert set(rows) == set(expected)

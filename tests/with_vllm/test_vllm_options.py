@@ -55,7 +55,7 @@ def test_the_choice_less_baselines_equals_transformers(pair, requests):
 def test_log_probabilities_of_the_first_tokens_equal_transformers(pair, requests, stop):
     """Answers of no token up to more than are kept, by stop token, stop string and length; then again."""
     teacher, reference = pair
-    stateless = teacher.asked(teacher.config.model_copy(update={"states": ()}))
+    stateless = teacher.asked(teacher._config.model_copy(update={"states": ()}))
     reference = reference.asked(reference._config.model_copy(update={"states": ()}))
     decoding = DecodingConfig(max_tokens=7, stop=stop)
     rows = both(stateless, reference, requests[:100], decoding)

@@ -15,7 +15,7 @@ def readers(teacher, reference):
     """Both teachers as readers; the engine's steps take fewer tokens than prompts have."""
     return tuple(
         each.asked(config.model_copy(update={"reads_given": True}))
-        for each, config in ((teacher, teacher.config), (reference, reference._config))
+        for each, config in ((teacher, teacher._config), (reference, reference._config))
     )
 
 

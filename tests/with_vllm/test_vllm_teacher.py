@@ -255,7 +255,7 @@ def test_a_model_without_its_end_token_fills_its_context(teacher, reference, req
 
 def test_float16_states_are_those_of_transformers_to_rounding(teacher, reference, requests):
     half = copy.copy(teacher)
-    half.config = teacher.config.model_copy(update={"state_dtype": "float16"})
+    half._config = teacher._config.model_copy(update={"state_dtype": "float16"})
     decoding = DecodingConfig(max_tokens=6)
     batches = list(half.label(requests[:50], decoding, seed=0))
     assert str(batches[0].schema.field("state_output_last").type).startswith("fixed_size_list<item: halffloat")

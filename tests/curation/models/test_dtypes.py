@@ -11,7 +11,7 @@ from curation.config import AskConfig
 from curation.config.load import parse_config
 from curation.config.teacher import AnswersConfig
 from curation.errors import ModelError
-from curation.models.dtypes import choose_dtype, find_bfloat16_flag, read_own_dtype, settle_ask, settle_cpus
+from curation.models.dtypes import choose_dtype, find_bfloat16_flag, read_own_dtype, resolve_dtype, settle_cpus
 from curation.pipeline.chain import describe
 from curation.pipeline.extending import describe_analysis
 from curation.pipeline.outlook import iter_type_lines
@@ -66,7 +66,7 @@ def test_a_package_names_a_type() -> None:
     with pytest.raises(ValueError, match="dtype"):
         AnswersConfig(dtype="auto")
     gone = AskConfig.model_validate({"actors": {"num_gpus": 0}})
-    assert settle_ask(gone, None).answers.dtype == "float32"
+    assert resolve_dtype(gone, None).answers.dtype == "float32"
 
 
 def keys(folder: Path, overrides: dict[str, Any], base: dict[str, str]) -> dict[str, Any]:

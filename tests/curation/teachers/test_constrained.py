@@ -12,7 +12,7 @@ from curation.models import create, load_model, load_tokenizer, resolve
 from curation.signals import label_request
 from curation.teachers import Request, load_teacher
 from curation.teachers.forward import Forward
-from curation.teachers.prompts import OptionTokens, tokenise
+from curation.teachers.prompts import tokenise
 from tests.conftest import ROOT
 
 STATES = ("prompt_last", "output_first", "output_last", "output_mean")
@@ -271,7 +271,7 @@ def test_a_position_without_moves_is_an_error_row(base):
 
 
 def test_remembered_tokens_of_options_are_those_of_the_whole_text(base, examples):
-    tokenizer, known = load_tokenizer(base), OptionTokens()
+    tokenizer, known = load_tokenizer(base), {}
     requests = asked(examples[:60], SCORED)
     for some in (requests[:30], requests[30:], requests):
         for row in tokenise(tokenizer, some, chat_template=False, known=known):

@@ -10,7 +10,7 @@ import pytest
 
 from curation.teachers.completions import AnsweredRow, completion_batch
 from curation.teachers.endpoint_answers import (
-    UnreadableError,
+    TryError,
     Usage,
     check_error,
     compute_negentropy,
@@ -99,7 +99,7 @@ def test_the_entropy_counts_the_rest_as_one_token() -> None:
     ],
 )
 def test_what_no_answer_is(found: dict[str, Any]) -> None:
-    with pytest.raises(UnreadableError):
+    with pytest.raises(TryError):
         read_answer(found, USED)
 
 
@@ -109,7 +109,7 @@ def test_what_no_answer_is(found: dict[str, Any]) -> None:
      b'{"error": {"message": "\\ud800", "code": 429}, "choices": []}'],
 )  # fmt: skip
 def test_bodies_that_are_no_answers(body: bytes) -> None:
-    with pytest.raises(UnreadableError) as refused:
+    with pytest.raises(TryError) as refused:
         check_error(read_json(body))
     str(refused.value).encode()  # a row can hold it
     assert getattr(refused.value, "status", None) == (429 if b"429" in body else None)
@@ -176,7 +176,7 @@ def test_odd_values_anywhere_in_an_answer_block_nothing() -> None:
             used, _ = parse_billed_usage(read, MOST)
             check_error(read)
             answer, _ = read_answer(read, used)
-        except UnreadableError:
+        except TryError:
             continue
         assert min(used) >= 0 and max(used) < 2**31
         row, num_rows = stored(restore_row(json.loads(json.dumps(answer)))), num_rows + 1

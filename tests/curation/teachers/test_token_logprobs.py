@@ -149,7 +149,7 @@ def test_of_stepwise_answers_are_over_the_whole_vocabulary(model_ref, temperatur
 
 def test_a_token_without_any_probability_has_no_part_in_the_entropy():
     logits_BV = torch.tensor([[1.0, -torch.inf, 0.0, 3.0], [2.0, 2.0, -torch.inf, -torch.inf]])
-    found_B2 = compute_float_numbers(logits_BV, torch.tensor([3, 0]))[:, 1:]
+    found_B2 = compute_float_numbers(logits_BV, torch.tensor([3, 0]))[:, 2:]
     expected = [[2.0, -stats.entropy(special.softmax([1.0, 0.0, 3.0]))], [0.0, -np.log(2)]]
     np.testing.assert_allclose(found_B2, expected, atol=1e-6)
 
