@@ -21,7 +21,7 @@ from curation.config import RunConfig, SelectionConfig
 from curation.config.base import PresetSection, Section
 from curation.config.filter import FilterConfig
 from curation.config.models import StudentConfig
-from curation.extras.ablate.running import AblationConfig
+from curation.extras.ablate.config import AblationConfig
 from curation.features import features
 from curation.registry import METHODS, load_code
 

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from curation.cli import main
 from curation.errors import UserError
-from curation.extras.ablate.running import check, load, run
+from curation.extras.ablate.config import load
+from curation.extras.ablate.running import check, run
 from curation.storage.paths import to_place
 
 pytestmark = pytest.mark.long

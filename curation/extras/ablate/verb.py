@@ -18,9 +18,9 @@ def ablate(ablation: str, overrides: Overrides, output: str, wait: bool) -> None
     Stages that variants, or ablations in the same DIR, have in common are run once. After a kill, the same command goes
     on. --set changes the base of all variants.
     """
-    from curation.extras.ablate import running, tables
+    from curation.extras.ablate import config, running, tables
 
-    loaded = running.load(ablation, overrides)
+    loaded = config.load(ablation, overrides)
     command = format_command("ablate", ablation, overrides)
     content = running.run(loaded, to_place(output), command=command, wait=wait)
     echo(tables.format_markdown(content))

@@ -8,7 +8,7 @@ import yaml
 
 from curation.config.load import load_config
 from curation.errors import ConfigError
-from curation.extras.ablate.running import load as load_ablation
+from curation.extras.ablate.config import load as load_ablation
 
 ALL: dict[str, Any] = {
     "name": "all",

@@ -15,7 +15,7 @@ from curation.config.load import as_config, load_config
 from curation.config.resolved import describe_resolved
 from curation.config.trust import find_read_keys
 from curation.errors import ConfigError
-from curation.extras.ablate.running import load as load_ablation
+from curation.extras.ablate.config import load as load_ablation
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 FILES = [path for path in sorted(EXAMPLES.rglob("*.yaml")) if path.parent.name != "base"]
