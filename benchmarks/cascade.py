@@ -40,7 +40,7 @@ from curation.config.load import load_config
 from curation.domains import get_domain
 from curation.extras.first_cut.export import collect_held_out, write_cut_target
 from curation.extras.first_cut.gate import FirstCutRule, PromptGate
-from curation.extras.first_cut.threshold import HeldOut, find_first_cut
+from curation.extras.first_cut.threshold import HeldOut, describe_first_cut, find_first_cut
 from curation.hashing import derive, hash_unit
 from curation.metrics import average_over_seeds, compute_proportion
 from curation.pipeline.running import run_part
@@ -275,8 +275,10 @@ def controls(held: HeldOut, pool: HeldOut, keep: float, seed: int) -> list[str]:
         found = find_first_cut(
             held_with(held, draw(len(held.first_M))), keep=keep, loss=LOSSES[0], confidence=CONFIDENCE
         )
-        shares, lost = outcome(held_with(pool, draw(len(pool.first_M))), keep, found.limit)
-        lines.append(f"  control, {name}: {found.words()}; on the pool {shares.dropped:.2%} dropped, {lost}")
+        shares, lost = outcome(held_with(pool, draw(len(pool.first_M))), keep, found["limit"])
+        lines.append(
+            f"  control, {name}: {describe_first_cut(found)}; on the pool {shares.dropped:.2%} dropped, {lost}"
+        )
     return lines
 
 
@@ -314,12 +316,12 @@ def one_seed(
         limits = {}
         for loss in LOSSES:
             found = find_first_cut(held, keep=keep, loss=loss, confidence=CONFIDENCE)
-            limits[loss] = found.limit
-            got, lost = outcome(pool, keep, found.limit)  # on or off: what this loss allows
+            limits[loss] = found["limit"]
+            got, lost = outcome(pool, keep, found["limit"])  # on or off: what this loss allows
             outcomes[keep, loss] = got
             by_lot = np.random.default_rng(seed).random(len(pool.first_M)) < got.dropped
             even, lost_by_lot = counted(pool, keep, by_lot)
-            print(f"  loss {loss:g}: {found.words()}")
+            print(f"  loss {loss:g}: {describe_first_cut(found)}")
             print(
                 f"    on the pool: {got.dropped:.1%} dropped, {got.tokens:.2%} of all tokens and "
                 f"{got.answer_tokens:.1%} of answer tokens saved, {lost}; with answers of {answer} tokens "

@@ -5,7 +5,7 @@ renders the prompt, and the row is written to Parquet (zstd) with text, prompt, 
 file.
 
 Our side is the part of ``curate filter`` after labelling and scoring: ``curation.filter.stages.cut.decide`` makes the
-cut over the labels table, and ``curation.filter.stages.write.Write`` joins it with the pool's table and writes.
+cut over the labels table, and ``curation.filter.stages.pool.Write`` joins it with the pool's table and writes.
 The peers read one Parquet table that has all of these columns already, so they need no join:
 
 - Ray Data: ``read_parquet``, ``filter`` by an expression, ``map_batches``, ``write_parquet``, on the same Ray as ours;
@@ -51,8 +51,7 @@ from curation.config import DomainConfig, SourceConfig
 from curation.config.filter import KeepConfig
 from curation.domains import Example
 from curation.filter.stages.cut import decide
-from curation.filter.stages.pool import PoolRows, read_pool
-from curation.filter.stages.write import Write
+from curation.filter.stages.pool import PoolRows, Write, read_pool
 from curation.refs import TableRef
 from curation.sources import discover
 from curation.stages.prepare import SplitWriting

@@ -80,11 +80,11 @@ def simulate(share: float, rng: np.random.Generator) -> set[str]:
     source = Rows(held.states_ND, raw_K)
     shift = compare_samples(held.states_ND, pool.states_ND, seed=seed)
     found = set()
-    if shift.alarm or compare(source, Rows(pool.states_ND, raw_M), raw_K, least, ("0000",), seed=seed).alarms:
+    if shift.alarm or compare(source, Rows(pool.states_ND, raw_M), raw_K, least, ("0000",), seed=seed)["alarm"]:
         found.add("filter")
     days = tuple(map(str, range(NUM_DAYS)))
     newest = compare_samples(held.states_ND, pool.states_ND[-NUM_POOL // NUM_DAYS :], seed=seed)
-    if newest.alarm or compare(source, Rows(pool.states_ND, raw_M), raw_K, least, days, seed=seed).alarms:
+    if newest.alarm or compare(source, Rows(pool.states_ND, raw_M), raw_K, least, days, seed=seed)["alarm"]:
         found.add("daily")
     passes_M = raw_M >= least
     distances = compute_distances(held.states_ND, pool.states_ND, np.random.default_rng(seed))

@@ -12,7 +12,7 @@ import torch
 
 from curation.config import AskConfig, DecodingConfig, DomainConfig, ScriptedConfig, TrustConfig
 from curation.extras.first_cut.config import Cascade
-from curation.extras.first_cut.threshold import HeldOut, find_first_cut, write_held_out
+from curation.extras.first_cut.threshold import HeldOut, describe_first_cut, find_first_cut, write_held_out
 from curation.filter.package.description import CalibrationRows, Description, Made, Sample
 from curation.filter.package.folder import TrustPackage, write
 from curation.filter.parts import PartFiles
@@ -75,7 +75,7 @@ def cascade_of(rows: HeldOut) -> Cascade:
     found = find_first_cut(rows, keep=0.1)
     return Cascade(
         inputs=("prompt_last",), states=STATES, keep=0.1, split="source", num_rows=NUM_HELD_OUT,
-        cut=found.to_json(), words=found.words(),
+        cut=found, words=describe_first_cut(found),
     )  # fmt: skip
 
 

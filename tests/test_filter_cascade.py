@@ -217,7 +217,7 @@ def test_the_threshold_of_a_rule_by_trust_is_set_on_the_held_out_rows_of_that_tr
     assert evidence["num_selected"] == len(best) and evidence["threshold"] in best[: int(0.05 * len(best)) + 1]
     own = find_first_cut(rows, keep=0.25, loss=0.05, confidence=0.9)
     given = {"package": "x", "pool.path": "p", "output.path": "o", "keep": {"n": 25}}
-    assert settle(inputs_of(load_filter(None, CASCADE, given), package)).rule.threshold == own.threshold
+    assert settle(inputs_of(load_filter(None, CASCADE, given), package)).rule.threshold == own["threshold"]
 
 
 def inputs_of(config: FilterConfig, package: TrustPackage) -> FilterInputs:

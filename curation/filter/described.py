@@ -1,9 +1,8 @@
 """A filter as a graph of stages: a pool in rounds, one round for all files that are new at a start.
 
-Each round is read, labelled and scored in one pass, compared with the package's reference, and written; the cut is one
-stage over the rounds that existed when it was made. Later rounds use the same cut, so finished work does not depend on
-files that are added later. A stage's cache key has what its rows depend on: the package, but not how its teacher runs
-or where the package is.
+Each round is read, labelled and scored in one pass, compared with the package's reference, and written. The cut is one
+stage over the rounds that existed when it was made, and later rounds use it, so finished work does not depend on files
+that are added later. A cache key has the package, but not how its teacher runs or where the package is.
 """
 
 import itertools
@@ -17,8 +16,7 @@ from curation.features import parts
 from curation.filter.package.folder import TrustPackage
 from curation.filter.stages.cut import MakeCut, compute_calibration_digest
 from curation.filter.stages.kept_shift import MeasureKept, MeasurePoolShift
-from curation.filter.stages.pool import PoolRows, ReadPool
-from curation.filter.stages.write import Write
+from curation.filter.stages.pool import PoolRows, ReadPool, Write
 from curation.json_types import Json, JsonView
 from curation.metrics.shift import MAX_ROWS
 from curation.pipeline.roles import describe_teacher_use
@@ -75,11 +73,6 @@ class Described:
     def cutting(self) -> list[Stage]:
         """The stages up to the shift tests of the rows that pass, after which nothing is written yet."""
         return [*self.looking, self.cut, *(stages.kept for stages in self.rounds.values())]
-
-    @property
-    def all(self) -> list[Stage]:
-        """All stages, each after those on which it depends."""
-        return [*self.cutting, *(stages.write for stages in self.rounds.values())]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,9 +135,14 @@ def describe(
             f"{config.output_directory}: was cut by {was}, and is to be by {now}; --recut cuts and writes all rows "
             "again (none is labelled again), or keep the old rule"
         )
-    fitted, sample = package.description, package.description.sample
-    teachers = _describe_teachers(config, package, teacher, gate)
-    looks = {rnd.name: _describe_look(config, package, rnd, gate, *teachers) for rnd in rounds}
+    fitted, sample, paid = package.description, package.description.sample, str(config.directory)
+    ask, server = config.teacher.asking(fitted.ask).paid_in(paid), None
+    if gate.rule is not None:
+        ask = ask.model_copy(update={"states": gate.states})
+    model = PackagedTeacher(**vars(describe_teacher_use(teacher, ask, name="backend")), package=package.digest)
+    if fitted.bought is not None:
+        server = describe_teacher_use(None, config.teacher.buying(fitted.bought).paid_in(paid), name="backend-server")
+    looks = {rnd.name: _describe_look(config, package, rnd, gate, model, server) for rnd in rounds}
     labels = {name: label.out("labels") for name, (_, _, label) in looks.items()}
     packaged: Json = {"package": package.digest, "uri": package.uri, "allow_code": package.allow_code}
     packaged["seed"] = config.seed
@@ -200,20 +198,6 @@ def get_package_place(config: FilterConfig) -> Place:
     return config.directory / "package"
 
 
-def _describe_teachers(
-    config: FilterConfig, package: TrustPackage, teacher: ModelRef | None, gate: FilterGate
-) -> tuple[PackagedTeacher, TeacherUse | None]:
-    """Return the package's teacher, and the server whose answers it reads, if any; all rounds share their stages."""
-    fitted, paid = package.description, str(config.directory)
-    ask = config.teacher.asking(fitted.ask).paid_in(paid)
-    if gate.rule is not None:
-        ask = ask.model_copy(update={"states": gate.states})
-    model = PackagedTeacher(**vars(describe_teacher_use(teacher, ask, name="backend")), package=package.digest)
-    if fitted.bought is None:
-        return model, None
-    return model, describe_teacher_use(None, config.teacher.buying(fitted.bought).paid_in(paid), name="backend-server")
-
-
 def _describe_look(
     config: FilterConfig,
     package: TrustPackage,
@@ -243,10 +227,10 @@ def _describe_look(
         "fitted": {fitted.trust: package.trust},
         "sample": {"states": list(dict.fromkeys([*fitted.sample.states, *gate.inputs])), "seed": config.seed},
         "needs": [model.backend] if isinstance(model.backend, Out) else [],
+        **asking,
     }
     if server is None:
-        return pool, None, Label(seed=config.seed, gate=gate.rule, **asking, **reading)
+        return pool, None, Label(seed=config.seed, gate=gate.rule, **reading)
     buy = Label(name=f"buy-{rnd.name}", teacher=server, seed=config.seed, **asking)
     assert fitted.served is not None, "the package names whose answers it reads"
-    own_numbers = not fitted.served.top_logprobs
-    return pool, buy, Read(answers=buy.out("labels"), reads_numbers=own_numbers, **asking, **reading)
+    return pool, buy, Read(answers=buy.out("labels"), reads_numbers=not fitted.served.top_logprobs, **reading)

@@ -1,6 +1,7 @@
 """Opening of a filter's output: checks of package, teacher, pool and output against each other; work and forecast."""
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import yaml
@@ -138,15 +139,20 @@ def open_filter(
             f"{home}: was filtered with the package of digest {before['package']}, and {config.package} has "
             f"{package.digest}; give another output"
         )
-    for name, key in (("backend", "teacher.backend"), ("columns", "pool.columns"), ("seed", "seed")):
+    for name, key in {"backend": "teacher.backend", "columns": "pool.columns", "seed": "seed"}.items():
         if before[name] != identity[name]:
             raise RunDirError(
                 f"{home}: was filtered with {key} {before[name]}, and it is {identity[name]} now; give another output, "
                 "or undo the change"
             )
     files = _find_files(config, manifest)
-    rounds = [_make_rows(config, package, items, name) for name, items in files.items()]
-    everything = _make_rows(config, package, [file for items in files.values() for file in items])
+
+    def make_rows(name: str, items: Iterable[SourceFile]) -> PoolRows:
+        ordered = tuple(sorted(items, key=lambda file: file.index))
+        return PoolRows(name=name, files=ordered, domain=package.description.domain, columns=config.pool.columns)
+
+    rounds = [make_rows(name, items) for name, items in files.items()]
+    everything = make_rows("", itertools.chain.from_iterable(files.values()))
     everything.check()
     made = manifest.stages[CUT].outputs if CUT in manifest.stages else None
     among = None if made is None or recut else list(made["rounds"])
@@ -164,7 +170,7 @@ def open_filter(
         config=config,
         manifest=manifest,
         name=config.output_directory.name,
-        stages=described.all,
+        stages=[*described.cutting, *(stages.write for stages in described.rounds.values())],
         needs=[capacity.Need(key="teacher.actors", count=1, resources=config.teacher.actors.each)],
         growth={"pool": f"pool: {_describe_files(rounds)}{words}"},
         package=package,
@@ -204,12 +210,6 @@ def _make_overlap_error(config: FilterConfig, path: str) -> ConfigError:
         f"output.path: {config.output_directory} and the pool ({path}) lie in each other, so that what is written "
         "would be filtered; keep them apart"
     )
-
-
-def _make_rows(config: FilterConfig, package: TrustPackage, files: Sequence[SourceFile], name: str = "") -> PoolRows:
-    """Return the pool rows of the given files, in the order of the files' numbers."""
-    ordered = tuple(sorted(files, key=lambda file: file.index))
-    return PoolRows(name=name, files=ordered, domain=package.description.domain, columns=config.pool.columns)
 
 
 def forecast_filter(
@@ -252,20 +252,19 @@ def make_askings(opened: OpenedFilter, left: dict[str, int], package: TrustPacka
         teacher = stage.teacher
         if isinstance(teacher.backend, Out):
             teacher = replace(teacher, backend=choose(teacher.ask, teacher.model).backend)
-        askings.append(
-            StageAsk(
-                stage=stage.name,
-                rows=left[rnd.name],
-                drawn_from=drawn_from,
-                model=teacher.model,
-                ask=teacher.asked(description.decoding),
-                engine=teacher.started,
-                decoding=description.decoding,
-                domain=description.domain,
-                seed=opened.config.seed,
-                fitted={} if stages.buy is not None else {description.trust: package.trust},
-                states_share=kept * min(1.0, MAX_ROWS / rnd.num_rows),
-                note=opened.gate.note,
-            )
+        asking = StageAsk(
+            stage=stage.name,
+            rows=left[rnd.name],
+            drawn_from=drawn_from,
+            model=teacher.model,
+            ask=teacher.asked(description.decoding),
+            engine=teacher.started,
+            decoding=description.decoding,
+            domain=description.domain,
+            seed=opened.config.seed,
+            fitted={} if stages.buy is not None else {description.trust: package.trust},
+            states_share=kept * min(1.0, MAX_ROWS / rnd.num_rows),
+            note=opened.gate.note,
         )
+        askings.append(asking)
     return askings

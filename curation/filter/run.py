@@ -87,7 +87,7 @@ def collect_content(opened: OpenedFilter, before: Content | None) -> Content:
     for rnd in opened.rounds:
         stages = vars(opened.described.rounds[rnd.name])
         records = {name: manifest.stages[stage.name] for name, stage in stages.items() if stage is not None}
-        counts, write = records["label"].outputs["counts"], records["write"].outputs
+        counts, write = records["label"].outputs["counts"], records["write"]
         rounds.append(
             {
                 "round": rnd.name,
@@ -96,7 +96,7 @@ def collect_content(opened: OpenedFilter, before: Content | None) -> Content:
                 "labelled": counts["rows"] - sum(counts["errors"].values()) - counts["dropped"],
                 **opened.gate.collect([counts], False),
                 **{name: counts[name] for name in ("rows", "unparsed", "errors", "prompt_tokens", "output_tokens")},
-                "kept": records["write"].rows,
+                "kept": write.rows,
                 "cut": cut["id"],
                 "shift": records["shift"].outputs["shift"] if "shift" in records else None,
                 "foreign": records["kept"].outputs["kept"],
@@ -104,11 +104,9 @@ def collect_content(opened: OpenedFilter, before: Content | None) -> Content:
             }
         )
         all_counts.append(counts)
-        columns = write["columns"]
-        files = write["files"]
-        written += [
-            {**file, "path": f"{DATA}/{file['path']}", "cut": cut["id"], "rounds": [rnd.name]} for file in files
-        ]
+        columns = write.outputs["columns"]
+        for file in write.outputs["files"]:
+            written.append({**file, "path": f"{DATA}/{file['path']}", "cut": cut["id"], "rounds": [rnd.name]})
     return {
         "format": FORMAT,
         "package": {"uri": config.package, "digest": opened.package.digest},

@@ -4,7 +4,6 @@ An ablation is one graph per seed, with the stages of all variants; stages with 
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from curation.arms import REFERENCE_ARM
 from curation.cluster.versions import find_versions
@@ -19,22 +18,11 @@ from curation.pipeline.running import hold_run
 from curation.pipeline.session import session
 from curation.pipeline.settling import settle
 from curation.redaction import redact_value
-from curation.rundir.graph import Out, Stage, order_stages, resolve_outputs
+from curation.rundir.graph import Stage, order_stages, resolve_outputs
 from curation.rundir.merging import Merged
 from curation.selection.budget import check_pool
 from curation.storage.paths import Place
 from curation.telemetry.console import say
-
-
-class AblationStages(NamedTuple):
-    """The outputs of an ablation's stages with one seed."""
-
-    rows: dict[str, dict[str, Json]]
-    """Labels and grades by variant and set, with the function that scores them."""
-    fits: dict[str, Out]
-    """Fitted trust functions by variant, for variants whose function is fitted."""
-    tests: dict[str, dict[str, list[Out]]]
-    """Grades of the test split by variant and model; empty without students."""
 
 
 def run(ablation: Ablation, directory: Place, *, command: str | None = None, wait: bool = False) -> Json:
@@ -49,7 +37,7 @@ def run(ablation: Ablation, directory: Place, *, command: str | None = None, wai
             variants = tuple(variant._replace(config=variant.config.model_copy(update=rows)) for variant in variants)
 
             def of_seed(opened: OpenedRun, variants: Sequence[Variant] = variants) -> list[Stage]:
-                return order_stages([*_describe_seed(ablation, variants, opened.manifest.source_files)])
+                return order_stages(describe_seed(ablation, variants, opened.manifest.source_files))
 
             with hold_run(config, of_seed, wait=wait) as (opened, driver):
                 for variant in variants:
@@ -57,18 +45,10 @@ def run(ablation: Ablation, directory: Place, *, command: str | None = None, wai
                     check_pool(budget, opened.num_pool)
                     share = ablation.config.share or budget.share or (budget.n or 0) / opened.num_pool
                     shares[variant.name] = share
-                described = _describe_seed(ablation, variants, opened.manifest.source_files)
-                seeds[seed] = resolve_outputs(described._asdict(), driver.do(order_stages([*described])))
-    content = tables.collect(
-        tables.AblationRecord(
-            name=ablation.name,
-            command=command,
-            config=redact_value(ablation.config.model_dump(mode="json", by_alias=True)),
-            versions=find_versions(),
-            shares=shares,
-            seeds=seeds,
-        )
-    )
+                described = describe_seed(ablation, variants, opened.manifest.source_files)
+                seeds[seed] = resolve_outputs(described, driver.do(order_stages(described)))
+    read = redact_value(ablation.config.model_dump(mode="json", by_alias=True))
+    content = tables.collect(ablation.name, read, shares, seeds, command=command, versions=find_versions())
     page, _ = tables.write(content, directory)
     say(f"report: {page}")
     return content
@@ -98,18 +78,22 @@ def check(ablation: Ablation) -> None:
             raise ConfigError(f"{where}: students: true needs a test split; add splits.test, or leave students out")
 
 
-def _describe_seed(ablation: Ablation, variants: Sequence[Variant], files: Files) -> AblationStages:
-    """Return the merged stages of the variants with one seed, over ``files``."""
+def describe_seed(ablation: Ablation, variants: Sequence[Variant], files: Files) -> dict[str, Json]:
+    """Return the outputs of the merged stages of the variants with one seed, over ``files``.
+
+    ``rows`` has labels and grades by variant and set, with the function that scores them; ``fits`` the trust functions
+    by variant, of variants whose function is fitted; ``tests`` the grades of the test split by variant and model.
+    """
     merged = Merged()
-    found = AblationStages({}, {}, {})
+    found: dict[str, Json] = {"rows": {}, "fits": {}, "tests": {}}
     for variant in variants:
         generation = describe(variant.config, files).first
         record, name = generation.record, variant.name
         fitted = variant.function == REFERENCE_ARM
-        found.rows[name] = {}
+        found["rows"][name] = {}
         for rows in ablation.config.sets:
             split = rows if rows == POOL else f"probe-{rows}"
-            found.rows[name][rows] = {
+            found["rows"][name][rows] = {
                 "labels": merged.out(generation.answers[split]),
                 "grades": merged.out(record["grades"][split]),
                 "trust": merged.out(record["trust"]) if fitted else None,
@@ -117,7 +101,7 @@ def _describe_seed(ablation: Ablation, variants: Sequence[Variant], files: Files
                 "seed": variant.config.seed,
             }
         if fitted:
-            found.fits[name] = merged.out(record["trust"])
+            found["fits"][name] = merged.out(record["trust"])
         if ablation.config.students:
-            found.tests[name] = {model: [merged.out(run) for run in runs] for model, runs in record["tests"].items()}
+            found["tests"][name] = {model: [merged.out(run) for run in runs] for model, runs in record["tests"].items()}
     return found

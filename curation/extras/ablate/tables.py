@@ -6,9 +6,7 @@ the seeds' differences, wide with few seeds).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 import numpy as np
 
@@ -26,70 +24,85 @@ from curation.storage.paths import Place, write_atomically
 from curation.tables import io
 from curation.trust import get_trust, load_fitted, saved
 
-METRICS = ("auc", "ece", "brier", "purity")
-COMPARED = ("auc", "purity")
-"""Metrics with a paired difference."""
+TextTable = tuple[list[str], list[list[str]]]
+"""The head and the lines of a table, whose cells are texts."""
 
 
-class TextTable(NamedTuple):
-    """A table whose cells are texts."""
+def collect(
+    name: str,
+    config: JsonView,
+    shares: Mapping[str, float],
+    seeds: Mapping[int, JsonView],
+    *,
+    command: str | None,
+    versions: Mapping[str, str],
+) -> Json:
+    """Return the page's content as JSON; ``lines`` are about trust, ``students`` about the arms' students.
 
-    head: list[str]
-    lines: list[list[str]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class AblationRecord:
-    """An ablation that has ended."""
-
-    name: str
-    command: str | None
-    config: JsonView
-    """Content of the ablation's file."""
-    versions: Mapping[str, str]
-    shares: Mapping[str, float]
-    """Share of all rows, the best-ranked, whose purity is measured, by variant."""
-    seeds: Mapping[int, JsonView]
-    """Outputs of each seed's stages: the fields of ``running.AblationStages``."""
-
-
-def collect(record: AblationRecord) -> Json:
-    """Return the page's content as JSON; ``lines`` are about trust, ``students`` about the arms' students."""
-    config = record.config
+    Args:
+        name: name of the ablation.
+        config: content of the ablation's file.
+        shares: share of all rows, the best-ranked, whose purity is measured, by variant.
+        seeds: outputs of each seed's stages (``running.describe_seed``).
+        command: the command that ran the ablation.
+        versions: versions of the software.
+    """
     result: Json = make_finite(
         {
-            "name": record.name,
+            "name": name,
             "title": config["title"],
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "command": record.command,
+            "command": command,
             "config": dict(config),
-            "versions": dict(record.versions),
-            "seeds": list(record.seeds),
+            "versions": dict(versions),
+            "seeds": list(seeds),
             "reference": config["reference"],
-            "lines": [line for where in config["sets"] for line in _iter_lines(record, where)],
-            "students": _collect_students(record) if config["students"] else [],
+            "lines": [line for where in config["sets"] for line in _iter_lines(config, shares, seeds, where)],
+            "students": _collect_students(config, seeds) if config["students"] else [],
         }
     )
     return result
 
 
-def _iter_lines(record: AblationRecord, where: str) -> Iterator[Json]:
-    """Yield the lines of all variants on one set of rows."""
-    reference = record.config["reference"]
-    references = {} if reference is None else _score_rows(record, reference, where)
-    for variant in record.config["variants"]:
-        if variant == reference:
-            yield _make_line(record, variant, where, references, {})
-        else:
-            yield _make_line(record, variant, where, _score_rows(record, variant, where), references)
+def _iter_lines(
+    config: JsonView, shares: Mapping[str, float], seeds: Mapping[int, JsonView], where: str
+) -> Iterator[Json]:
+    """Yield the lines of all variants on one set of rows, each compared with the reference variant's rows."""
+    reference, paper = config["reference"], config["paper"]
+    others_of = {} if reference is None else _score_rows(seeds, reference, where)
+    for variant in config["variants"]:
+        share, is_reference = shares[variant], variant == reference
+        rows_of = others_of if is_reference else _score_rows(seeds, variant, where)
+        measured = [_measure_rows(rows, share) for rows in rows_of.values()]
+        compared = [] if is_reference else [_compare_rows(rows_of[seed], of, share) for seed, of in others_of.items()]
+        fitted = [made["fits"][variant] for made in seeds.values() if variant in made["fits"]]
+        fits = [saved.read_description(trust)["fit"] for trust in fitted]
+        kept = [fit["variance_kept"] for fit in fits if fit.get("variance_kept") is not None]
+        yield {
+            "variant": variant,
+            "set": where,
+            "share": share,
+            "num_rows": sum(found["num_rows"] for found in measured),
+            **{
+                name: _average_seeds([found[name] for found in measured])
+                for name in ("auc", "ece", "brier", "purity", "share_right", "constant_brier")
+            },
+            "differences": {
+                name: _average_differences([found[name] for found in compared if found is not None])
+                for name in (("auc", "purity") if compared and None not in compared else ())
+            },
+            "num_fit": [fit["num_fit"] for fit in fits],
+            "variance_kept": float(np.mean(kept)) if kept else None,
+            "paper": {**paper.get(where, {}), **paper.get(variant, {})},
+        }
 
 
-def _score_rows(record: AblationRecord, variant: str, where: str) -> dict[int, GradedRows]:
+def _score_rows(seeds: Mapping[int, JsonView], variant: str, where: str) -> dict[int, GradedRows]:
     """Return a variant's graded rows by seed, scored; their scores have the reference arm's name."""
     found = {}
-    for seed, made in record.seeds.items():
-        of, graded = made["rows"][variant][where], read_grades(made["rows"][variant][where]["grades"])
-        fitted = None if of["trust"] is None else load_fitted(of["trust"])
+    for seed, made in seeds.items():
+        of = made["rows"][variant][where]
+        graded, fitted = read_grades(of["grades"]), None if of["trust"] is None else load_fitted(of["trust"])
         function = fitted or get_trust(of["function"], of["seed"])
         columns, parts = dict.fromkeys(["row_id", "label", *function.features]), []
         for batch in io.open_table(of["labels"]).to_batches(columns=list(columns), filter="error IS NULL"):
@@ -105,55 +118,25 @@ def _score_rows(record: AblationRecord, variant: str, where: str) -> dict[int, G
             correct_N=graded.correct_N,
             parsed_N=parsed_N[place_N],
             scores={REFERENCE_ARM: FunctionScores(raw_N=fill_scores(raw_N[place_N]), trust_N=trust_M)},
+            seed=seed,
         )
     return found
 
 
-def _make_line(
-    record: AblationRecord,
-    variant: str,
-    where: str,
-    rows_of: Mapping[int, GradedRows],
-    references: Mapping[int, GradedRows],
-) -> Json:
-    """Return the line of a variant on one set of rows, compared with ``references``, the reference variant's rows."""
-    share = record.shares[variant]
-    measured = [_measure_rows(rows, share, seed) for seed, rows in rows_of.items()]
-    compared = []
-    for seed, others in references.items():
-        rows, labels = rows_of[seed], ("row_ids_N", "correct_N", "parsed_N")
-        if all(np.array_equal(getattr(rows, name), getattr(others, name)) for name in labels):
-            parsed, own, other = rows.readable, _find_best(rows, share, seed), _find_best(others, share, seed)
-            raw_P, other_P = (of.scores[REFERENCE_ARM].raw_N for of in (parsed, others.readable))
-            auc = metrics.compute_auc_difference(raw_P, other_P, parsed.correct_N)
-            purity = metrics.compute_purity_difference(own, other, rows.correct_N)
-            compared.append({"auc": auc, "purity": purity})
-    seeds, paper = record.seeds.values(), record.config["paper"]
-    fits = [saved.read_description(made["fits"][variant])["fit"] for made in seeds if variant in made["fits"]]
-    kept = [fit["variance_kept"] for fit in fits if fit.get("variance_kept") is not None]
+def _compare_rows(rows: GradedRows, others: GradedRows, share: float) -> dict[str, metrics.Estimate] | None:
+    """Return the paired differences of one seed, or None if rows or their labels are not the same."""
+    if not all(np.array_equal(vars(rows)[name], vars(others)[name]) for name in ("row_ids_N", "correct_N", "parsed_N")):
+        return None
+    raw_P, other_P = (of.readable.scores[REFERENCE_ARM].raw_N for of in (rows, others))
+    best_n, other_n = _find_best(rows, share), _find_best(others, share)
     return {
-        "variant": variant,
-        "set": where,
-        "share": share,
-        "num_rows": sum(found["num_rows"] for found in measured),
-        **{
-            name: _average_seeds([found[name] for found in measured])
-            for name in (*METRICS, "share_right", "constant_brier")
-        },
-        "differences": {name: _average_differences([found[name] for found in compared]) for name in COMPARED}
-        if compared and len(compared) == len(references)
-        else {},
-        "num_fit": [fit["num_fit"] for fit in fits],
-        "variance_kept": float(np.mean(kept)) if kept else None,
-        "paper": {**paper.get(where, {}), **paper.get(variant, {})},
+        "auc": metrics.compute_auc_difference(raw_P, other_P, rows.readable.correct_N),
+        "purity": metrics.compute_purity_difference(best_n, other_n, rows.correct_N),
     }
 
 
-def _measure_rows(rows: GradedRows, share: float, seed: int) -> dict[str, float]:
-    """Return the metrics of one seed: AUC, ECE and Brier score of parsed rows, purity among all rows.
-
-    ``constant_brier`` is the Brier score of the best constant, the parsed rows' own share of right labels.
-    """
+def _measure_rows(rows: GradedRows, share: float) -> dict[str, float]:
+    """Return one seed's AUC, ECE and Brier (and the best constant's) of parsed rows, and purity among all rows."""
     parsed = rows.readable
     correct_P, score = parsed.correct_N, parsed.scores[REFERENCE_ARM]
     right = float(correct_P.mean()) if len(parsed) else float("nan")
@@ -164,13 +147,13 @@ def _measure_rows(rows: GradedRows, share: float, seed: int) -> dict[str, float]
         "brier": float(np.mean((score.trust_N - correct_P) ** 2)) if len(parsed) else float("nan"),
         "constant_brier": right * (1 - right),
         "share_right": right,
-        "purity": float(rows.correct_N[_find_best(rows, share, seed)].mean()),
+        "purity": float(rows.correct_N[_find_best(rows, share)].mean()),
     }
 
 
-def _find_best(rows: GradedRows, share: float, seed: int) -> Int64s:
+def _find_best(rows: GradedRows, share: float) -> Int64s:
     """Return the places of the best-ranked share of the rows, as the select stage ranks."""
-    order_N = rank_for_arm(rows, REFERENCE_ARM, np.zeros(0, dtype=np.int64), seed)
+    order_N = rank_for_arm(rows, REFERENCE_ARM, np.zeros(0, dtype=np.int64), rows.seed)
     return order_N[: max(1, round(share * len(order_N)))]
 
 
@@ -187,11 +170,11 @@ def _average_differences(found: Sequence[metrics.Estimate]) -> Json:
     return {"rows": rows.to_json(), "seeds": None if seeds is None else seeds.to_json()}
 
 
-def _collect_students(record: AblationRecord) -> list[Json]:
+def _collect_students(config: JsonView, seeds: Mapping[int, JsonView]) -> list[Json]:
     """Return the students' accuracy on the test split, and its paired difference to ground truth's, by variant."""
     found = []
-    for variant in record.config["variants"]:
-        tests = [read_tests(made["tests"][variant]) for made in record.seeds.values()]
+    for variant in config["variants"]:
+        tests = [read_tests(made["tests"][variant]) for made in seeds.values()]
         for model in tests[0]:
             against = None
             if model in ARMS and model != GROUND_TRUTH and all(GROUND_TRUTH in of for of in tests):
@@ -222,7 +205,7 @@ def make_tables(content: JsonView) -> list[tuple[str, TextTable]]:
     order = [*(name for name in (BASE, TEACHER) if name in models), *(name for name in models if name in ARMS)]
     lines = [[name, *(of.get(model, "") for model in order)] for name, of in by_variant.items()]
     caption = "Students: test accuracy in %, and the difference to ground truth"
-    return [*found, (caption, TextTable(["variant", *order], lines))]
+    return [*found, (caption, (["variant", *order], lines))]
 
 
 def format_markdown(content: JsonView) -> str:
@@ -263,7 +246,7 @@ def _make_trust_table(content: JsonView) -> TextTable:
     }
     cells = {name: [write(line) for line in content["lines"]] for name, write in columns.items()}
     kept = {name: texts for name, texts in cells.items() if any(texts)}
-    return TextTable([name.strip() for name in kept], [list(row) for row in zip(*kept.values(), strict=True)])
+    return [name.strip() for name in kept], [list(row) for row in zip(*kept.values(), strict=True)]
 
 
 def _format_mean(over: Json) -> str:

@@ -9,8 +9,7 @@ from curation.domains import get_domain, get_position_function
 from curation.errors import ConfigError
 from curation.extras.analyze.config import AnalyzeConfig
 from curation.extras.analyze.gradients import CompareGradients, TakeGradients
-from curation.extras.analyze.uci import find_engine
-from curation.extras.analyze.value_moves import ValueMoves
+from curation.extras.analyze.value_moves import ValueMoves, find_engine
 from curation.hashing import derive
 from curation.json_types import JsonView
 from curation.models.dtypes import HALF_TRAINING, choose_dtype

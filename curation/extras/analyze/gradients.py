@@ -49,10 +49,7 @@ FEWEST = 20
 
 
 def make_schema(size: int) -> pa.Schema:
-    """Return the schema of gradients of rows' losses by the last hidden states, summed over a row's positions.
-
-    ``loss`` is the mean cross-entropy of the completion's ``num_tokens`` tokens, including the end token.
-    """
+    """Return the schema of gradients; ``loss`` is the mean cross-entropy of all ``num_tokens``, with the end token."""
     return pa.schema(
         [
             schemas.ROW_ID,
@@ -156,19 +153,18 @@ class CompareGradients(Stage):
         return Done(outputs=self.Made(found=found), rows=num * len(arms))
 
 
-def iter_gradients(ref: TableRef, row_ids_N: Int64s) -> Iterator[tuple[Int64s, Float32s]]:
-    """Yield the ids and gradients of the given rows in batches."""
-    scanner = io.open_table(ref).scanner(columns=["row_id", "gradient"], batch_size=READ_ROWS, scan_in_order=True)
-    for batch in scanner.to_batches():
-        ids_B = batch.column("row_id").to_numpy()
-        (kept_M,) = np.nonzero(np.isin(ids_B, row_ids_N))
-        column = batch.column("gradient").take(pa.array(kept_M))
-        yield ids_B[kept_M], column.flatten().to_numpy().reshape(len(kept_M), -1)
-
-
 def _measure_coherence(ref: TableRef, row_ids_N: Int64s) -> Coherence:
-    size = io.open_table(ref).schema.field("gradient").type.list_size
-    return compute_coherence(lambda: iter_gradients(ref, row_ids_N), size)
+    table = io.open_table(ref)
+
+    def iter_gradients() -> Iterator[tuple[Int64s, Float32s]]:
+        scanner = table.scanner(columns=["row_id", "gradient"], batch_size=READ_ROWS, scan_in_order=True)
+        for batch in scanner.to_batches():
+            ids_B = batch.column("row_id").to_numpy()
+            (kept_M,) = np.nonzero(np.isin(ids_B, row_ids_N))
+            column = batch.column("gradient").take(pa.array(kept_M))
+            yield ids_B[kept_M], column.flatten().to_numpy().reshape(len(kept_M), -1)
+
+    return compute_coherence(iter_gradients, table.schema.field("gradient").type.list_size)
 
 
 def _compute_gradients(ids_M: Int64s, job: TakeGradients) -> pa.Table:

@@ -131,10 +131,7 @@ class CapDivision(RowDivision[int]):
 
 
 def suggest_cap(evidence: Evidence) -> str | None:
-    """Return the advice to cap the rows of a label, if labels are no closed set.
-
-    The line of configuration has twice an even share of the teacher's labels, from .01 to .6.
-    """
+    """Return the advice to cap a label at twice an even share (.01 to .6), or None if labels are a closed set."""
     if evidence.classes is not None:
         return None
     given = 2 if evidence.labels is None else max(2, evidence.labels["num_given"])

@@ -14,7 +14,6 @@ p-values and intervals over rows are too optimistic, no verdict is given, and re
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import get_args, get_type_hints
 
@@ -23,74 +22,35 @@ import numpy as np
 from curation import metrics
 from curation.arms import ARMS
 from curation.arrays import Int64s
-from curation.extras.combine.runs import (
-    Member,
-    list_benchmarks,
-    read_members,
-    require_alike,
-    to_estimate,
-    write_several,
-)
+from curation.extras.combine.runs import Part, read_members, read_parts, require_alike, to_estimate, write_several
 from curation.json_types import Json
-from curation.report.collect import collect
 from curation.report.headline import format_difference
 from curation.report.measures import make_finite
 from curation.report.record import BASE, GROUND_TRUTH, TEACHER
-from curation.report.tested import (
-    Tests,
-    align_grades,
-    compute_test_differences,
-    convert_comparison,
-    find_common_rows,
-    read_tests,
-)
+from curation.report.tested import align_grades, compute_test_differences, convert_comparison, find_common_rows
 from curation.storage.paths import Place
 
 VERDICTS = get_args(get_type_hints(metrics.Verdict)["verdict"])
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Part:
-    """A generation of a run: its part of the run's own report, with the arms by name, and its grades."""
-
-    benchmark: str
-    report: Json
-    arms: dict[str, Json]
-    tests: Tests
-    margin: float
-
-
 def combine(directories: Sequence[str], output: str | None) -> tuple[Json, Place, str]:
-    """Write ``combined.html`` and ``combined.json``; return the combined report, the page's path and a text table.
-
-    The report repeats arms, teacher and base of the last generation at the top level.
-    """
+    """Write ``combined.html`` and ``.json``; return the report, the last generation on top, the page and a text."""
     members = read_members(directories, "--combine")
     for other in members[1:]:
         require_alike(members[0], other)
-    reports = [collect(member.run) for member in members]
-    benchmarks = list_benchmarks([member.run for member in members])
-    generations = []
-    for index, record in enumerate(members[0].run.generations):
-        parts = []
-        for member, of_run, benchmark in zip(members, reports, benchmarks, strict=True):
-            report = of_run["generations"][index]
-            part = _Part(
-                benchmark=benchmark,
-                report=report,
-                arms={arm["name"]: arm for arm in report["arms"]},
-                tests=read_tests(member.run.generations[index].tests),
-                margin=float(member.run.config["evaluation"]["margin"]),
-            )
-            parts.append(part)
-        generations.append({"index": record.index, **_combine_generation(parts)})
-    last = generations[-1]
+    records = members[0].run.generations
+    of_generations = read_parts(members, range(len(records)))
+    generations = [
+        {"index": record.index, **_combine_generation(parts)}
+        for record, parts in zip(records, of_generations, strict=True)
+    ]
+    last, benchmarks = generations[-1], [part.benchmark for part in of_generations[-1]]
     content: Json = make_finite(
         {
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "domain": members[0].run.domain.name,
             "benchmarks": {name: benchmarks.count(name) for name in dict.fromkeys(benchmarks)},
-            "runs": [_describe_member(*item) for item in zip(members, benchmarks, reports, strict=True)],
+            "runs": [_describe_run(part) for part in of_generations[-1]],
             **{key: last[key] for key in ("arms", "teacher", "base", "trust", "test_rows")},
             "generations": generations,
         }
@@ -98,7 +58,7 @@ def combine(directories: Sequence[str], output: str | None) -> tuple[Json, Place
     return content, *write_several(content, "combined", output)
 
 
-def average(parts: Sequence[_Part], values: Sequence[Json | None]) -> Json | None:
+def average(parts: Sequence[Part], values: Sequence[Json | None]) -> Json | None:
     """Return the mean over benchmarks of the mean over their runs, or ``None`` if no run has a value.
 
     ``low`` and ``high`` are about rows, ``n`` is their number, ``runs`` is the interval over runs, and ``num_runs`` the
@@ -114,7 +74,7 @@ def average(parts: Sequence[_Part], values: Sequence[Json | None]) -> Json | Non
     return {**mean.to_json(), "num_runs": len(kept), "runs": None if runs is None else runs.to_json()}
 
 
-def _combine_generation(parts: Sequence[_Part]) -> Json:
+def _combine_generation(parts: Sequence[Part]) -> Json:
     """Return a generation's averages; runs may share test rows, so that fewer are ``distinct`` than their ``total``."""
     ids: dict[str, list[Int64s]] = {}
     for part in parts:
@@ -122,37 +82,33 @@ def _combine_generation(parts: Sequence[_Part]) -> Json:
             ids.setdefault(part.benchmark, []).append(next(iter(part.tests.values()))[0].row_ids_N)
     every = [np.concatenate(of_runs) for of_runs in ids.values()]
     total, distinct = sum(map(len, every)), sum(len(np.unique(ids_N)) for ids_N in every)
+
+    def average_each(tables: Sequence[Json], measures: Sequence[str]) -> Json:
+        return {measure: average(parts, [table[measure] for table in tables]) for measure in measures}
+
     trust: Json = {}
     for where in ("validation", "pool"):
-        views = [part.report["trust"].get(where, {}) for part in parts]
-        for view in views[0]:
-            if not all(view in of_run for of_run in views):
-                continue
-            tables = [of_run[view] for of_run in views]
-            names = [name for name in tables[0]["functions"] if all(name in table["functions"] for table in tables)]
+        views = [part.generation["trust"].get(where, {}) for part in parts]
+        for view in (name for name in views[0] if all(name in of_run for of_run in views)):
+            tables = [of_run[view]["functions"] for of_run in views]
             trust.setdefault(where, {})[view] = {
                 "functions": {
-                    name: {
-                        measure: average(parts, [table["functions"][name][measure] for table in tables])
-                        for measure in ("auc", "ece", "brier")
-                    }
-                    for name in names
+                    name: average_each([table[name] for table in tables], ("auc", "ece", "brier"))
+                    for name in tables[0]
+                    if all(name in table for table in tables)
                 },
-                "constant": {
-                    measure: average(parts, [table["constant"][measure] for table in tables])
-                    for measure in ("ece", "brier")
-                },
+                "constant": average_each([of_run[view]["constant"] for of_run in views], ("ece", "brier")),
             }
     return {
         "arms": [_combine_arm(name, parts, shared=distinct < total) for name in parts[0].arms],
-        "teacher": {key: average(parts, [part.report["teacher"][key] for part in parts]) for key in ("test", "pool")},
-        "base": average(parts, [part.report["base"] for part in parts]),
+        "teacher": average_each([part.generation["teacher"] for part in parts], ("test", "pool")),
+        "base": average(parts, [part.generation["base"] for part in parts]),
         "trust": trust,
         "test_rows": {"total": total, "distinct": distinct} if ids else None,
     }
 
 
-def _combine_arm(name: str, parts: Sequence[_Part], *, shared: bool) -> Json:
+def _combine_arm(name: str, parts: Sequence[Part], *, shared: bool) -> Json:
     arms, gold = [part.arms[name] for part in parts], ARMS[name].gold
     purities = [arm["purity"] for arm in arms if arm["purity"] is not None]
     rows = sum(purity["n"] for purity in purities)
@@ -160,7 +116,7 @@ def _combine_arm(name: str, parts: Sequence[_Part], *, shared: bool) -> Json:
     against_teacher = _pool_rows(name, TEACHER, parts)
     teacher = None if against_teacher is None else convert_comparison(metrics.compare_rows(against_teacher))
     held = next((reason for arm in arms if (reason := arm.get("withheld"))), None)
-    unlike = any(part.report["asked_unlike"] for part in parts)
+    unlike = any(part.generation["asked_unlike"] for part in parts)
     against = [arm["against_ground_truth"] for arm in arms]
     return {
         "name": name,
@@ -180,7 +136,7 @@ def _combine_arm(name: str, parts: Sequence[_Part], *, shared: bool) -> Json:
     }
 
 
-def _combine_recovery(name: str, parts: Sequence[_Part], *, withheld: bool) -> Json:
+def _combine_recovery(name: str, parts: Sequence[Part], *, withheld: bool) -> Json:
     """Return the recovery of the averaged accuracies, over the runs that tested arm, base and ground truth.
 
     A run's rows are those that all three answered in all their test runs. If all three were tested but the interval of
@@ -209,7 +165,7 @@ def _combine_recovery(name: str, parts: Sequence[_Part], *, withheld: bool) -> J
     return {**nothing, "recovery": {**found.to_json(), "num_runs": len(runs), "runs": over_runs}}
 
 
-def _combine_comparison(name: str, parts: Sequence[_Part], *, shared: bool, withheld: bool) -> Json:
+def _combine_comparison(name: str, parts: Sequence[Part], *, shared: bool, withheld: bool) -> Json:
     """Return the pooled paired test and its verdict; no verdict if runs share test rows, or if a run has no verdict."""
     keys = ("against_ground_truth", "p_value_vs_ground_truth", "p_value_distinct_rows")
     found: Json = dict.fromkeys((*keys, "verdict", "paper_verdict", "margin"))
@@ -219,59 +175,52 @@ def _combine_comparison(name: str, parts: Sequence[_Part], *, shared: bool, with
     compared = [part for part in parts if part.arms[name]["against_ground_truth"] is not None]
     sizes = [part.arms[name]["against_ground_truth"]["n"] for part in compared]
     gains = [
-        part.arms[GROUND_TRUTH]["accuracy"]["value"] - (part.report["base"] or {"value": 0.0})["value"]
+        part.arms[GROUND_TRUTH]["accuracy"]["value"] - (part.generation["base"] or {"value": 0.0})["value"]
         for part in compared
     ]
     gain = float(sum(n * gain for n, gain in zip(sizes, gains, strict=True)) / sum(sizes))
-    verdict = metrics.compute_rows_verdict(rows, gain=gain, margin=min(part.margin for part in parts))
+    margin = min(float(part.member.run.config["evaluation"]["margin"]) for part in parts)
+    verdict = metrics.compute_rows_verdict(rows, gain=gain, margin=margin)
     found |= {"against_ground_truth": convert_comparison(verdict.test), "margin": verdict.margin}
     if withheld:
         return found
     distinct = verdict.test.p_value
-    if shared and rows.cluster_N is None:
-        distinct = metrics.compute_sign_flip(_sum_by_row(rows, name, parts))
+    if shared and rows.cluster_N is None:  # differences are summed by test row over the runs of a benchmark
+        tested = [part for part in parts if name in part.tests and GROUND_TRUTH in part.tests]  # as rows are pooled
+        benchmarks = list(dict.fromkeys(part.benchmark for part in tested))
+        ids = [find_common_rows(part.tests, name, GROUND_TRUTH) for part in tested]
+        codes = [np.full(len(of), benchmarks.index(part.benchmark)) for part, of in zip(tested, ids, strict=True)]
+        keys = np.stack([np.concatenate(codes), np.concatenate(ids)])
+        _, place_N = np.unique(keys, axis=1, return_inverse=True)
+        sums = np.zeros(int(place_N.max()) + 1, dtype=np.int64)
+        np.add.at(sums, place_N.ravel(), rows.steps_N)
+        distinct = metrics.compute_sign_flip(sums)
     found |= {"p_value_vs_ground_truth": verdict.test.p_value, "p_value_distinct_rows": distinct}
     if not shared and all(part.arms[name]["verdict"] in VERDICTS for part in compared):
         found |= {"verdict": verdict.verdict, "paper_verdict": verdict.paper}
     return found
 
 
-def _sum_by_row(rows: metrics.RowDifferences, name: str, parts: Sequence[_Part]) -> Int64s:
-    """Return the pooled differences from ground truth, summed by test row over the runs of a benchmark.
-
-    ``rows`` come from :func:`_pool_rows`, in the order of the runs.
-    """
-    tested = [part for part in parts if name in part.tests and GROUND_TRUTH in part.tests]
-    benchmarks = list(dict.fromkeys(part.benchmark for part in tested))
-    ids = [find_common_rows(part.tests, name, GROUND_TRUTH) for part in tested]
-    codes = [np.full(len(of), benchmarks.index(part.benchmark)) for part, of in zip(tested, ids, strict=True)]
-    keys = np.stack([np.concatenate(codes), np.concatenate(ids)])
-    _, place_N = np.unique(keys, axis=1, return_inverse=True)
-    sums: Int64s = np.zeros(int(place_N.max()) + 1, dtype=np.int64)
-    np.add.at(sums, place_N.ravel(), rows.steps_N)
-    return sums
-
-
-def _pool_rows(first: str, second: str, parts: Sequence[_Part]) -> metrics.RowDifferences | None:
+def _pool_rows(first: str, second: str, parts: Sequence[Part]) -> metrics.RowDifferences | None:
     """Return the rows of all runs that tested both models, as one table."""
     strata = [rows for part in parts if (rows := compute_test_differences(part.tests, first, second)) is not None]
     return metrics.pool_strata(strata) if strata else None
 
 
-def _describe_member(member: Member, benchmark: str, report: Json) -> Json:
-    """Return a description of a run, and its own numbers of the last generation."""
-    config, last = member.run.config, report["generations"][-1]
+def _describe_run(part: Part) -> Json:
+    """Return a description of a run, and its own numbers of the generation."""
+    run, last = part.member.run, part.generation
     shown = ("name", "num_selected", "purity", "accuracy", "recovery", "against_ground_truth", "verdict")
     return {
-        "directory": member.directory,
-        "name": member.run.name,
-        "seed": member.run.seed,
-        "benchmark": benchmark,
-        "sources": {name: source["path"] for name, source in config["sources"].items()},
+        "directory": part.member.directory,
+        "name": run.name,
+        "seed": run.seed,
+        "benchmark": part.benchmark,
+        "sources": {name: source["path"] for name, source in run.config["sources"].items()},
         "teacher": last["teacher_model"]["name"],
         "student": None if last["student_base"] is None else last["student_base"]["name"],
         "n": last["n"],
-        "num_test_runs": max((len(runs) for runs in member.run.generations[-1].tests.values()), default=0),
+        "num_test_runs": max((len(runs) for runs in run.generations[-1].tests.values()), default=0),
         "base": last["base"],
         "teacher_test": last["teacher"]["test"],
         "arms": [{key: arm[key] for key in shown} for arm in last["arms"]],

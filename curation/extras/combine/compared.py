@@ -5,22 +5,20 @@ all other differences treat the runs' rows as different ones, which makes interv
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import numpy as np
 
 from curation import metrics
 from curation.arms import ARMS, REFERENCE_ARM
-from curation.extras.combine.runs import list_benchmarks, read_members, to_estimate, write_several
+from curation.extras.combine.runs import Part, read_members, read_parts, to_estimate, write_several
 from curation.json_types import Json
 from curation.metrics import Estimate
 from curation.metrics.estimates import compute_difference
-from curation.report.collect import collect
 from curation.report.headline import describe_name
 from curation.report.measures import make_finite
 from curation.report.record import BASE, TEACHER
-from curation.report.tested import Tests, compute_test_differences, describe_asking, find_common_rows, read_tests
+from curation.report.tested import compute_test_differences, describe_asking, find_common_rows
 from curation.storage.paths import Place
 
 UNSHOWN = ("name", "run_dir", "report_rows", "tracking")
@@ -28,25 +26,9 @@ UNSHOWN = ("name", "run_dir", "report_rows", "tracking")
 COSTS = {"elapsed": "time", "actor_seconds": "actors' seconds", "output_tokens": "output tokens"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Run:
-    """A run to compare: its report, its last generation's part, and the grades of its tests."""
-
-    report: Json
-    last: Json
-    tests: Tests
-    benchmark: str
-    seed: int
-
-
 def compare(directories: Sequence[str], output: str | None) -> tuple[Json, Place, str]:
     """Write the pages of the runs' last generations; return the comparison, the page's path and a text table."""
-    members = read_members(directories, "--compare")
-    runs = []
-    for member, benchmark in zip(members, list_benchmarks([member.run for member in members]), strict=True):
-        report, tests = collect(member.run), read_tests(member.run.generations[-1].tests)
-        last = report["generations"][-1]
-        runs.append(_Run(report=report, last=last, tests=tests, benchmark=benchmark, seed=member.run.seed))
+    (runs,) = read_parts(read_members(directories, "--compare"), [-1])
     configs = [{key: of for key, of in run.report["config"].items() if key not in UNSHOWN} for run in runs]
     leaves = [_flatten_keys(config) for config in configs]  # a list is one value, a missing key is None
     keys = {key for found in leaves for key in found}
@@ -56,14 +38,14 @@ def compare(directories: Sequence[str], output: str | None) -> tuple[Json, Place
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "runs": [
                 {
-                    "directory": member.directory,
+                    "directory": run.member.directory,
                     "name": run.report["name"],
                     "verdict": run.report["verdict"],
                     "domain": run.report["domain"],
                     "benchmark": run.benchmark,
-                    "teacher": run.last["teacher_model"]["name"],
+                    "teacher": run.generation["teacher_model"]["name"],
                 }
-                for member, run in zip(members, runs, strict=True)
+                for run in runs
             ],
             "configuration": [
                 {"key": key, "values": of} for key, of in sorted(values.items()) if any(value != of[0] for value in of)
@@ -86,25 +68,24 @@ def _flatten_keys(value: Mapping[str, object], path: str = "") -> Json:
     return found
 
 
-def _collect_measures(runs: Sequence[_Run]) -> list[Json]:
+def _collect_measures(runs: Sequence[Part]) -> list[Json]:
     """Return the measures that at least one run has, with each run's value and its difference from the first run's."""
-    arms = [{arm["name"]: arm for arm in run.last["arms"]} for run in runs]
-    names = dict.fromkeys(name for of_run in arms for name in of_run)
+    names = dict.fromkeys(name for run in runs for name in run.arms)
     found = []
     for where in ("validation", "pool"):
-        tables = [run.last["trust"].get(where, {}).get("parsed") or {"functions": {}} for run in runs]
+        tables = [run.generation["trust"].get(where, {}).get("parsed") or {"functions": {}} for run in runs]
         aucs = [table["functions"].get(REFERENCE_ARM, {}).get("auc") for table in tables]
         found.append(_make_line(f"{where} AUC of {describe_name(REFERENCE_ARM)}", "number", runs, aucs))
-    right = [run.last["teacher"]["pool"] for run in runs]
+    right = [run.generation["teacher"]["pool"] for run in runs]
     found.append(_make_line("teacher right in the pool", "share", runs, right, asked="teacher"))
     for name in names:
         if not ARMS[name].gold:
-            purities = [of_run.get(name, {}).get("purity") for of_run in arms]
+            purities = [run.arms.get(name, {}).get("purity") for run in runs]
             found.append(_make_line(f"purity, {describe_name(name)}", "share", runs, purities))
     tested = {
-        TEACHER: [run.last["teacher"]["test"] for run in runs],
-        BASE: [run.last["base"] for run in runs],
-        **{name: [of_run.get(name, {}).get("accuracy") for of_run in arms] for name in names},
+        TEACHER: [run.generation["teacher"]["test"] for run in runs],
+        BASE: [run.generation["base"] for run in runs],
+        **{name: [run.arms.get(name, {}).get("accuracy") for run in runs] for name in names},
     }
     for model, values in tested.items():
         words = f"test accuracy, {describe_name(model)}"
@@ -115,7 +96,7 @@ def _collect_measures(runs: Sequence[_Run]) -> list[Json]:
 def _make_line(
     words: str,
     unit: str,
-    runs: Sequence[_Run],
+    runs: Sequence[Part],
     values: Sequence[Json | None],
     *,
     model: str | None = None,
@@ -137,7 +118,7 @@ def _make_line(
     return {"words": words, "unit": unit, "values": list(values), "differences": differences}
 
 
-def _compare_pair(first: _Run, second: _Run, model: str) -> Estimate | None:
+def _compare_pair(first: Part, second: Part, model: str) -> Estimate | None:
     """Return the second run's accuracy minus the first's, or None if they did not answer the same test rows."""
     if model not in first.tests or model not in second.tests or first.benchmark != second.benchmark:
         return None
@@ -145,4 +126,4 @@ def _compare_pair(first: _Run, second: _Run, model: str) -> Estimate | None:
     if not np.array_equal(rows[0], rows[1]) or not len(rows[0]):
         return None
     pair = compute_test_differences({"first": first.tests[model], "second": second.tests[model]}, "second", "first")
-    return None if pair is None else metrics.compare_rows(pair, seed=first.seed).difference
+    return None if pair is None else metrics.compare_rows(pair, seed=first.member.run.seed).difference

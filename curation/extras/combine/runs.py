@@ -3,17 +3,19 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from curation.commands.export.run import read_run
 from curation.commands.printing import format_percent_interval
-from curation.config.load import load_config
 from curation.errors import CombineError, RunFailedError
 from curation.json_types import Json
 from curation.metrics import Estimate
 from curation.pipeline.running import get_finished_record
+from curation.report.collect import collect
 from curation.report.headline import make_environment
 from curation.report.html import write_page
 from curation.report.record import RunRecord
-from curation.report.tested import describe_asking
+from curation.report.tested import Tests, describe_asking, read_tests
 from curation.storage.paths import Place, to_place
 
 
@@ -23,6 +25,30 @@ class Member:
 
     directory: str
     run: RunRecord
+
+
+class Part(NamedTuple):
+    """A generation of a run: the run's own report, its part of it, the part's arms by name, and the tests' grades."""
+
+    member: Member
+    benchmark: str
+    report: Json
+    generation: Json
+    arms: dict[str, Json]
+    tests: Tests
+
+
+def read_parts(members: Sequence[Member], indices: Sequence[int]) -> list[list[Part]]:
+    """Return the parts of all runs for each index of a generation, such as -1 for each run's last one."""
+    benchmarks = list_benchmarks([member.run for member in members])
+    found: list[list[Part]] = [[] for _ in indices]
+    for member, benchmark in zip(members, benchmarks, strict=True):
+        report = collect(member.run)
+        for parts, index in zip(found, indices, strict=True):
+            of = report["generations"][index]
+            arms, tests = {arm["name"]: arm for arm in of["arms"]}, read_tests(member.run.generations[index].tests)
+            parts.append(Part(member, benchmark, report, of, arms, tests))
+    return found
 
 
 def write_several(content: Json, name: str, output: str | None) -> tuple[Place, str]:
@@ -74,25 +100,15 @@ def require_alike(one: Member, other: Member) -> None:
 
 
 def load_member(directory: str) -> Member:
-    """Load the finished run in a directory; a ``CombineError`` if it is no run or unfinished."""
-    place = to_place(directory)
-    if not all((place / name).is_file() for name in ("manifest.json", "config.yaml")):
-        raise CombineError(
-            f"{directory}: is not a run directory (manifest.json or config.yaml is missing); "
-            "name directories that `curate run` wrote"
-        )
-    config = load_config(place / "config.yaml").model_copy(update={"run_dir": directory})
+    """Load the finished run in a directory; a ``UserError`` if it is no run or unfinished."""
     try:
-        return Member(directory=directory, run=get_finished_record(config))
+        return Member(directory=directory, run=get_finished_record(read_run(to_place(directory))[0]))
     except RunFailedError as unfinished:
         raise CombineError(f"{unfinished}; or leave the run out") from None
 
 
 def list_benchmarks(runs: Sequence[RunRecord]) -> list[str]:
-    """Return the benchmark of each run: the source of its test rows, or of its pool if nothing is tested.
-
-    Sources with one name at several places are distinguished by their path.
-    """
+    """Return each run's benchmark: the source of its test rows or else pool, with the path where names are alike."""
     found = []
     for run in runs:
         splits = run.config["splits"]

@@ -1,7 +1,6 @@
 """Everything that a run knows of one row: its place, prompt, labels, trust, arms."""
 
 import numpy as np
-import pyarrow as pa
 
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.commands.export.run import RecordedRun, get_fitting_class
@@ -12,11 +11,12 @@ from curation.pipeline.grading import choose_grading_stage
 from curation.refs import TableRef, TrustRef
 from curation.stages.chooser import is_ranked_as_reference
 from curation.stages.label import Label
+from curation.stages.pool_scores import PoolScores
 from curation.stages.score import Score
 from curation.stages.select import Select
 from curation.storage.paths import Place
-from curation.tables import io, scans, schemas
-from curation.trust import TrustFunction, get_trust, load_fitted
+from curation.tables import io, schemas
+from curation.trust import load_fitted
 
 TEXTS = ("completion", "label", "mean_logprob", "truncated", "error", schemas.DROPPED)
 """Columns of a labels table that are shown."""
@@ -108,10 +108,7 @@ def _explain_generation(run: RecordedRun, row_id: int, split: str, index: int) -
 
 
 def _explain_stack(run: RecordedRun, index: int, labels: TableRef, row_id: int) -> list[Json] | None:
-    """Return how far each input of a stack shifts the row's logit from that of the mean row, largest shift first.
-
-    ``None`` if the reference arm's trust function is not fitted or not a stack, or the labels lack its inputs.
-    """
+    """Return how far each input of a stack shifts the row's logit, largest first; ``None`` without a fitted stack."""
     from curation.trust.stacked import StackedTrust  # heavy
 
     fitted = run.stage(index, "source", get_fitting_class(run.config, REFERENCE_ARM), of=REFERENCE_ARM)
@@ -147,23 +144,17 @@ def _explain_arm(run: RecordedRun, labels: TableRef, row_id: int, arm: str, made
 
 def _find_place(labels: TableRef, row_id: int, function: str) -> Json | None:
     """Return the row's score by a trust function, and its place among the scored rows; ``None`` without a score."""
-    trust = get_trust(function, 0)
+    scores = PoolScores(labels=labels, trust=function)
+    trust = scores.function
     if not set(trust.features) <= set(io.open_table(labels).schema.names):
         return None
-    columns = {name: f"`{name}`" for name in dict.fromkeys(["label", *trust.features])}
-    own = io.take(labels, np.array([row_id], dtype=np.int64), list(columns)).combine_chunks().to_batches()[0]
-    (raw,) = _compute_scores(trust, own) or (None,)
-    if raw is None:
+    columns = list(dict.fromkeys(["label", *trust.features]))
+    own = io.take(labels, np.array([row_id], dtype=np.int64), columns).combine_chunks().to_batches()[0]
+    raw = float(trust.raw_score(own)[0])
+    if not own.column("label")[0].is_valid or not np.isfinite(raw):
         return None
     above = total = 0
-    for batch in scans.iter_table_batches(labels, columns, io.make_answered_filter(labels)):
-        raw_M = np.array(_compute_scores(trust, batch))
+    for _, raw_B in scores.batches():
+        raw_M = raw_B[np.isfinite(raw_B)]
         above, total = above + int((raw_M > raw).sum()), total + len(raw_M)
     return {"raw": raw, "trust": float(trust.score(own)[0]), "place": above + 1, "num_scored": total}
-
-
-def _compute_scores(trust: TrustFunction, labels: pa.RecordBatch) -> list[float]:
-    """Return the raw scores of the rows that have a label and a score."""
-    raw_B = np.asarray(trust.raw_score(labels), dtype=np.float64)
-    readable_B = labels.column("label").is_valid().to_numpy(zero_copy_only=False) & np.isfinite(raw_B)
-    return list(raw_B[readable_B].tolist())

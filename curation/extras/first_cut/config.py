@@ -45,7 +45,7 @@ class Cascade(PackagePart):
     num_rows: int
     """Number of rows of ``cascade.parquet``, labelled rows on which neither function was fitted."""
     cut: dict[str, Any]
-    """First cut for a filter that keeps the share ``keep`` (``FirstCut.to_json``)."""
+    """First cut for a filter that keeps the share ``keep`` (``find_first_cut``)."""
 
     @property
     def summary(self) -> str:

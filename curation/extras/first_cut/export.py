@@ -19,7 +19,7 @@ from curation.config.given import GIVEN
 from curation.config.states import parse
 from curation.errors import DegenerateSourceError, UserError
 from curation.extras.first_cut.config import Cascade
-from curation.extras.first_cut.threshold import HeldOut, find_first_cut, write_held_out
+from curation.extras.first_cut.threshold import HeldOut, describe_first_cut, find_first_cut, write_held_out
 from curation.filter.parts import PartFiles
 from curation.hashing import derive, hash_unit
 from curation.refs import TableRef, TrustRef
@@ -70,8 +70,8 @@ def make_cascade(fit: Fit, folder: Path) -> tuple[Cascade, PartFiles] | str:
         keep=KEEP,
         split=split,
         num_rows=len(rows.first_M),
-        cut=found.to_json(),
-        words=found.words(),
+        cut=found,
+        words=describe_first_cut(found),
     )
     return cascade, PartFiles(first, partial(write_held_out, rows))
 
@@ -81,13 +81,11 @@ def _fit_first_cut(fit: Fit, inputs: tuple[str, ...], labels: TableRef, sets: Ma
     from train.trust import fit_rows, read_rows
 
     config = TrustConfig(states=inputs, fit_on="all", validation_fraction=fit.settings.validation_fraction)
-    share = MOST_ROWS / max(1, io.count(labels))
-
-    def fitted_on(ids_N: Int64s) -> Bools:
-        taken_N: Bools = hash_unit(ids_N, derive(fit.seed, "first cut")) < share
-        return taken_N & ~sets(ids_N)
-
-    goal = write_cut_target(labels, fit.trust, fitted_on, keep=KEEP, uri=str(folder / "wanted.lance"))
+    drawn, uri = (
+        _make_draw(MOST_ROWS / max(1, io.count(labels)), derive(fit.seed, "first cut")),
+        str(folder / "wanted.lance"),
+    )
+    goal = write_cut_target(labels, fit.trust, lambda ids_N: drawn(ids_N) & ~sets(ids_N), keep=KEEP, uri=uri)
     rows = read_rows(labels, goal, config, seed=fit.seed)
     return fit_rows(KIND, rows, config, seed=fit.seed, origin={"keep": KEEP}).save(folder / "first")
 
@@ -108,13 +106,13 @@ def _make_threshold_mask(fit: Fit, labels: TableRef) -> Mask:
     """Return a function that masks the source rows for the threshold: held-out rows, at most ``HELD_OUT`` of all."""
     function, ids_N = load_fitted(fit.trust), _read_answered_ids(labels)
     num_held_out = int(has_held_out_score(function, ids_N).sum())
-    share = HELD_OUT * len(ids_N) / max(num_held_out, 1)
+    drawn = _make_draw(HELD_OUT * len(ids_N) / max(num_held_out, 1), derive(fit.seed, "first cut held out"))
+    return lambda row_ids_N: drawn(row_ids_N) & has_held_out_score(function, row_ids_N)
 
-    def sets(row_ids_N: Int64s) -> Bools:
-        taken_N: Bools = hash_unit(row_ids_N, derive(fit.seed, "first cut held out")) < share
-        return taken_N & has_held_out_score(function, row_ids_N)
 
-    return sets
+def _make_draw(share: float, seed: int) -> Mask:
+    """Return a function that masks a share of the rows, by a hash of their ids."""
+    return lambda row_ids_N: hash_unit(row_ids_N, seed) < share
 
 
 def _read_answered_ids(labels: TableRef) -> Int64s:

@@ -17,7 +17,7 @@ from curation.arrays import Bools, Floats
 from curation.config.states import parse
 from curation.errors import ConfigError
 from curation.extras.first_cut.config import Cascade, CascadeConfig
-from curation.extras.first_cut.threshold import find_first_cut, read_held_out
+from curation.extras.first_cut.threshold import describe_first_cut, find_first_cut, format_bounds, read_held_out
 from curation.filter.described import FilterGate, FilterInputs, get_package_place
 from curation.heavy import torch
 from curation.json_types import Json, JsonView
@@ -53,14 +53,12 @@ class FirstCutRule(GateRule):
     def load_test(self) -> PassingTest:
         """Return the test of which rows would pass, by a function that reads only states."""
         function = load_fitted(self.function)
-        inputs = tuple(function.inputs)
 
         def passes(states: Mapping[str, Floats]) -> Bools:
-            hidden_ND = np.concatenate([states[name] for name in inputs], axis=1).astype(np.float32)
-            passes_N: Bools = ~(function.raw(torch.from_numpy(hidden_ND)) < self.threshold)
-            return passes_N
+            hidden_ND = np.concatenate([states[name] for name in function.inputs], axis=1).astype(np.float32)
+            return np.asarray(~(function.raw(torch.from_numpy(hidden_ND)) < self.threshold))
 
-        return PassingTest(inputs, passes)
+        return PassingTest(tuple(function.inputs), passes)
 
     def describe(self, asked: int, dropped: int) -> str:
         """Describe the effect of the cut."""
@@ -134,29 +132,28 @@ def settle(inputs: FilterInputs) -> FilterGate:
         confidence=goal["confidence"],
         fed_twice=max(BACKENDS[name].fed_twice for name in (BACKENDS if backend == "auto" else [backend])),
     )
+    words = describe_first_cut(found)
 
     def collect(counts: Sequence[JsonView], of_all: bool) -> Json:
         """Return the effect of the first cut, from the counts of labelling stages, as JSON."""
-        evidence = {**goal, "words": found.words(), "found": found.to_json()} if of_all else {}
+        evidence = {**goal, "words": words, "found": found} if of_all else {}
         return {"first_cut": {**evidence, "dropped": sum(count["dropped"] for count in counts)}}
 
-    off = FilterGate(words=(found.words(),), collect=collect)
-    if found.threshold is None:
+    off = FilterGate(words=(words,), collect=collect)
+    if found["threshold"] is None:
         return off
     function = package.at(get_package_place(config)).functions["cascade"]
-    rule = FirstCutRule(function=function, threshold=found.threshold, goal=goal)
+    rule = FirstCutRule(function=function, threshold=found["threshold"], goal=goal)
+    saved = found["saved"]
     note = (
-        f"forecast of the full pass: by the held-out rows the first cut saves {found.saved.value:.1%} of its "
-        f"tokens ({found.saved.low:.1%} to {found.saved.high:.1%})"
+        f"forecast of the full pass: by the held-out rows the first cut saves {saved['value']:.1%} of its tokens "
+        f"({format_bounds(saved)})"
     )
     return replace(off, rule=rule, inputs=packaged.inputs, states=packaged.states, note=note)
 
 
 def _choose_goal(inputs: FilterInputs, asked: CascadeConfig, packaged: Cascade) -> dict[str, float]:
-    """Return the goal of the first cut: that of existing labels, or that of ``keep``.
-
-    It has the rows to keep (``share`` or least ``trust``), their maximum ``loss``, and its ``confidence``.
-    """
+    """Return the goal, of existing labels or of ``keep``: ``share`` or least ``trust``, ``loss`` and ``confidence``."""
     keep, before = inputs.config.keep, inputs.labelled.get("first_cut", {}).get("goal")
     among = inputs.cut_rounds or list(inputs.rounds)
     if inputs.cut_rounds is None and before is None:  # the first round alone: then files that come meanwhile count not

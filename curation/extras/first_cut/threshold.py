@@ -20,7 +20,7 @@ The guarantee holds for rows drawn as the held-out rows were, not for a pool who
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +31,7 @@ import scipy
 from curation.arrays import Bools, Float64s, Int64s
 from curation.errors import ConfigError, PackageError, UserError
 from curation.filter.package.folder import TrustPackage, read_rows, to_floats
-from curation.json_types import Json
+from curation.json_types import Json, JsonView
 from curation.metrics.estimates import TAIL, Estimate, compute_proportion
 from curation.selection.risk.rules import compute_exact_upper
 from curation.storage.cache import fetch_folder
@@ -97,49 +97,6 @@ def read_held_out(package: TrustPackage) -> HeldOut:
     return HeldOut(first_M=first_M, full_M=full_M, prompt_tokens_M=asked, output_tokens_M=answered)
 
 
-@dataclass(frozen=True, kw_only=True)
-class FirstCut:
-    """A first cut with its evidence and its savings, or the reason why it is off."""
-
-    threshold: float | None
-    """First score below which rows are dropped; None if the first cut is off."""
-    off: str | None
-    """Reason why the first cut is off; None if it is on."""
-    limit: float | None
-    """Threshold that the loss allows, whether the cut pays or not; None if no row may be dropped."""
-    loss: float
-    """The allowed share of lost rows among those that the full pass selects."""
-    confidence: float
-    keep: float | None
-    """The share of the pool that the full pass selects, or None."""
-    full_threshold: float | None
-    """Lowest full raw score of the rows that the full pass selects, or None."""
-    num_held_out: int
-    num_selected: int
-    """Number of held-out rows that the full cut selects; about that number if ``keep`` is given."""
-    bound: float | None
-    """Exact upper bound on the share of lost rows; None if the first cut is off."""
-    dropped: Estimate
-    """The expected share of the pool that is dropped, as if the threshold had been fixed beforehand."""
-    saved: Estimate
-    """Expected share of the teacher's tokens (prompt and answer) that is saved; negative if the cut costs tokens."""
-    guarantee: str
-
-    def to_json(self) -> Json:
-        """Return the record as a JSON object."""
-        return {**asdict(self), "dropped": self.dropped.to_json(), "saved": self.saved.to_json()}
-
-    def words(self) -> str:
-        """Return one sentence for terminal and report."""
-        if self.off is not None:
-            return f"first cut off: {self.off}"
-        return (
-            f"first cut on: about {self.dropped.value:.1%} of the rows are dropped before their answer "
-            f"({self.dropped.low:.1%} to {self.dropped.high:.1%}), {self.saved.value:.1%} of the tokens saved "
-            f"({self.saved.low:.1%} to {self.saved.high:.1%}); {self.guarantee}"
-        )
-
-
 def find_first_cut(
     rows: HeldOut,
     *,
@@ -149,7 +106,7 @@ def find_first_cut(
     confidence: float = 0.95,
     fed_twice: float = 0.0,
     seed: int = 0,
-) -> FirstCut:
+) -> Json:
     """Return the first cut that loses at most ``loss`` of the rows that the full pass selects.
 
     Args:
@@ -161,6 +118,13 @@ def find_first_cut(
         fed_twice: prompt tokens of a passing row that are fed again for its answer (0 if the model keeps their state).
         seed: seed that orders rows whose full scores tie, since ``keep`` may select only some of them.
 
+    Returns:
+        The arguments as JSON; ``threshold``, the first score below which rows are dropped, or None with the reason,
+        ``off``; ``limit``, the threshold that ``loss`` allows, whether it pays or not, or None; ``num_held_out`` rows,
+        of which the full pass selects ``num_selected`` (about, by ``keep``); ``bound``, the exact upper bound on the
+        share of lost rows, or None; estimates of the share of the pool that is ``dropped``, as if the threshold had
+        been fixed beforehand, and of the teacher's tokens ``saved`` (negative if the cut costs some); ``guarantee``.
+
     Raises:
         ConfigError: a share is outside (0, 1), or not exactly one of ``keep`` and ``full_threshold`` is given.
     """
@@ -169,12 +133,21 @@ def find_first_cut(
     for name, value in (("keep", keep), ("loss", loss), ("confidence", confidence)):
         if value is not None and not 0 < value < 1:
             raise ConfigError(f"first cut: {name} {value} is not a share between 0 and 1, both excluded")
-    delta = 1 - confidence
+    delta, num_rows = 1 - confidence, len(rows.first_M)
     first_M = np.where(np.isnan(rows.first_M), np.inf, rows.first_M.astype(np.float64))
-    order = np.lexsort((np.random.default_rng(seed).random(len(first_M)), -_mask_unselectable(rows.full_M)))
-    ranked_M = first_M[order]  # by the full score, the best first
-    num_selected, counts = _count_selected(rows, keep, full_threshold, COUNT_SHARE * delta)
-    if keep is not None:
+    full_M = np.where(np.isnan(rows.full_M), -np.inf, rows.full_M.astype(np.float64))
+    # By the full score, the best first.
+    ranked_M = first_M[np.lexsort((np.random.default_rng(seed).random(num_rows), -full_M))]
+    if keep is None:
+        what = f"a raw score of at least {full_threshold:g}"
+        num_selected = int((rows.full_M >= full_threshold).sum())
+        counts = np.array([num_selected])
+    else:  # how many rows belong to the selected share of a pool is random
+        what, num_selectable = f"the best {keep:.3g} of the pool", int((full_M > -np.inf).sum())
+        num_selected = min(round(keep * num_rows), num_selectable)
+        tail = COUNT_SHARE * delta / 2
+        low, high = (int(scipy.stats.binom.ppf(share, num_rows, keep)) for share in (tail, 1 - tail))
+        counts = np.minimum(np.arange(low, high + 1), num_selectable)
         delta *= 1 - COUNT_SHARE
     threshold = math.inf
     for count in np.unique(counts).tolist():
@@ -184,79 +157,64 @@ def find_first_cut(
     dropped_M = first_M < threshold
     saved = _estimate_saved(rows, dropped_M, fed_twice)
     least = math.ceil(math.log(delta) / math.log1p(-loss) - 1e-9)  # the fewest rows with (1 - loss) ** rows <= delta
+    off: str | None = None
     if threshold == -np.inf and int(counts.min()) < least:
-        off: str | None = (
-            f"of {len(first_M):,} held-out rows only {int(counts.min()):,} are sure to be among the selected ones, and "
+        off = (
+            f"of {num_rows:,} held-out rows only {int(counts.min()):,} are sure to be among the selected ones, and "
             f"{least:,} are needed to show a loss of at most {loss:g} with confidence {confidence:g}; give the run "
             "more rows (splits.source or splits.calibration), or allow a larger loss"
         )
-    else:
-        off = _describe_too_little(rows, dropped_M, saved)
-    lost = int((ranked_M[:num_selected] < threshold).sum())
-    on = off is None
-    return FirstCut(
-        threshold=float(threshold) if on else None,
-        off=off,
-        limit=float(threshold) if threshold > -np.inf else None,
-        loss=loss,
-        confidence=confidence,
-        keep=keep,
-        full_threshold=full_threshold,
-        num_held_out=len(first_M),
-        num_selected=num_selected,
-        bound=float(compute_exact_upper(np.array([num_selected]), np.array([lost]), delta)[0]) if on else None,
-        dropped=compute_proportion(int(dropped_M.sum()), len(first_M)),
-        saved=saved,
-        guarantee=_describe_guarantee(keep, full_threshold, loss, confidence) if on else "none: the first cut is off",
-    )
-
-
-def _count_selected(
-    rows: HeldOut, keep: float | None, full_threshold: float | None, delta: float
-) -> tuple[int, Int64s]:
-    """Return how many held-out rows the full pass selects, and the numbers that are possible at confidence 1 - delta.
-
-    A threshold selects a known number of them; how many belong to the selected share of a pool is random.
-    """
-    if full_threshold is not None:
-        num_selected = int((rows.full_M >= full_threshold).sum())
-        return num_selected, np.array([num_selected])
-    assert keep is not None, "one of the two is given"
-    num_rows, num_selectable = len(rows.full_M), int((_mask_unselectable(rows.full_M) > -np.inf).sum())
-    counts = np.minimum(_compute_counts(num_rows, keep, delta), num_selectable)
-    return min(round(keep * num_rows), num_selectable), counts
-
-
-def _describe_too_little(rows: HeldOut, dropped_M: Bools, saved: Estimate) -> str | None:
-    """Return the reason why a cut that the loss allows does not pay, or None if it does."""
-    if not dropped_M.any():
-        return "it would drop no row: the first score does not tell the rows apart that the full pass selects"
-    if saved.value < LEAST_SAVED:
-        return (
+    elif not dropped_M.any():
+        off = "it would drop no row: the first score does not tell the rows apart that the full pass selects"
+    elif saved.value < LEAST_SAVED:
+        off = (
             f"it would save {saved.value:.2%} of the teacher's tokens by dropping {dropped_M.mean():.1%} of the rows, "
             f"less than {LEAST_SAVED:.0%} (prompts of {rows.prompt_tokens_M.mean():.0f} tokens, answers of "
             f"{rows.output_tokens_M.mean():.0f})"
         )
-    return None
-
-
-def _describe_guarantee(keep: float | None, full_threshold: float | None, loss: float, confidence: float) -> str:
-    what = f"the best {keep:.3g} of the pool" if keep is not None else f"a raw score of at least {full_threshold:g}"
-    return (
+    lost = int((ranked_M[:num_selected] < threshold).sum())
+    guarantee = (
         f"at most {loss:g} of the rows that the full pass would select ({what}) are lost, with confidence "
         f"{confidence:g} (exact binomial); assumes that the held-out rows are drawn as the pool's"
     )
+    return {
+        "threshold": float(threshold) if off is None else None,
+        "off": off,
+        "limit": float(threshold) if threshold > -np.inf else None,
+        "loss": loss,
+        "confidence": confidence,
+        "keep": keep,
+        "full_threshold": full_threshold,
+        "num_held_out": num_rows,
+        "num_selected": num_selected,
+        "bound": None if off else float(compute_exact_upper(np.array([num_selected]), np.array([lost]), delta)[0]),
+        "dropped": compute_proportion(int(dropped_M.sum()), num_rows).to_json(),
+        "saved": saved.to_json(),
+        "guarantee": guarantee if off is None else "none: the first cut is off",
+    }
+
+
+def describe_first_cut(found: JsonView) -> str:
+    """Return one sentence on a first cut for terminal and report."""
+    if found["off"] is not None:
+        return f"first cut off: {found['off']}"
+    dropped, saved = found["dropped"], found["saved"]
+    return (
+        f"first cut on: about {dropped['value']:.1%} of the rows are dropped before their answer "
+        f"({format_bounds(dropped)}), {saved['value']:.1%} of the tokens saved ({format_bounds(saved)}); "
+        f"{found['guarantee']}"
+    )
+
+
+def format_bounds(share: JsonView) -> str:
+    """Return the bounds of a share in percent; a single row has none."""
+    low, high = (math.nan if share[bound] is None else share[bound] for bound in ("low", "high"))
+    return f"{low:.1%} to {high:.1%}"
 
 
 def compute_tolerance_rank(num_rows: int, loss: float, delta: float) -> int:
     """Return the largest r with P(Bin(num_rows, loss) <= r - 1) <= delta; 0 if there is none."""
     return int((scipy.special.bdtr(np.arange(math.ceil(loss * num_rows) + 1), num_rows, loss) <= delta).sum())
-
-
-def _compute_counts(num_rows: int, keep: float, delta: float) -> Int64s:
-    """Return the integers of an interval that Bin(num_rows, keep) misses with probability at most ``delta``."""
-    low, high = (int(scipy.stats.binom.ppf(tail, num_rows, keep)) for tail in (delta / 2, 1 - delta / 2))
-    return np.arange(low, high + 1)
 
 
 def _estimate_saved(rows: HeldOut, dropped_M: Bools, fed_twice: float) -> Estimate:
@@ -268,8 +226,3 @@ def _estimate_saved(rows: HeldOut, dropped_M: Bools, fed_twice: float) -> Estima
     spread = float(np.std(gain_M - value * tokens_M, ddof=1)) if num_rows > 1 else math.nan
     margin = float(scipy.special.ndtri(1 - TAIL)) * (spread / (mean * math.sqrt(num_rows)))
     return Estimate(value=value, low=value - margin, high=value + margin, n=num_rows)
-
-
-def _mask_unselectable(full_M: Float64s) -> Float64s:
-    """Return the full scores with -inf for rows that are never selected."""
-    return np.where(np.isnan(full_M), -np.inf, full_M.astype(np.float64))

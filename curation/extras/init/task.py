@@ -1,7 +1,4 @@
-"""Guesses the task of a user's files (domain, labelled file, columns), and asks the user if it cannot be guessed.
-
-The reasons are returned in words, which become comments of the configuration.
-"""
+"""Guesses the task of a user's files, with reasons that become comments, and asks the user what cannot be guessed."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +12,16 @@ from curation.domains.answer_readings import LETTERS
 from curation.domains.classification import with_words
 from curation.errors import ConfigError
 from curation.escaping import quote_text
-from curation.extras.init.answers import LabelColumn, free_text, has_objects, is_list_column, label_column
-from curation.extras.init.table import TableFiles, find_given_columns, is_id
+from curation.extras.init.table import (
+    LabelColumn,
+    TableFiles,
+    find_given_columns,
+    free_text,
+    has_objects,
+    is_id,
+    is_list_column,
+    label_column,
+)
 
 Ask = Callable[[str, Sequence[str]], str]
 """Function that asks the user a question with possible answers, and returns one of the answers."""
@@ -60,16 +65,8 @@ class DetectedTask(NamedTuple):
     why: tuple[str, ...]
     given: GivenConfig | None = None
     """The columns with labels made elsewhere; None if the teacher is a model."""
-
-
-class _Roles(NamedTuple):
-    """The labelled and the unlabelled file, and the column with the answers."""
-
-    answer: str
-    labelled: TableFiles
-    unlabelled: TableFiles | None
-    audited: bool
-    why: str
+    answer: str = ""
+    """The column with the answers; empty for a published format."""
 
 
 def detect_task(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -> DetectedTask:
@@ -119,7 +116,7 @@ def detect_task(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -
             why = f"{why}; {how}"
         elif domain == "math" and not is_usual:
             section |= {"problem": texts[0], "answer": roles.answer}
-    reasons = [roles.why, why, why_text]
+    reasons = [*roles.why, why, why_text]
     if given is not None:
         sure = ", ".join(map(quote_text, given.confidence))
         reasons.append(
@@ -127,11 +124,11 @@ def detect_task(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -
             f"how sure it is, {sure}, so that no model is asked for labels; to ask one, name it by teacher.model "
             "instead"
         )
-    return DetectedTask(section, roles.labelled, roles.unlabelled, roles.audited, tuple(reasons), given)
+    return roles._replace(domain=section, why=tuple(reasons), given=given)
 
 
 def _describe_classes(
-    roles: _Roles, label: str, texts: Sequence[str], sets: LabelColumn | None, why: str
+    roles: DetectedTask, label: str, texts: Sequence[str], sets: LabelColumn | None, why: str
 ) -> tuple[dict[str, Any], str]:
     """Return the section of a classification, and why; ``label`` is a grade if other labels give the classes."""
     counts = roles.labelled.counts(roles.answer) if sets is None else sets.counts
@@ -139,14 +136,15 @@ def _describe_classes(
         counts = counts + roles.unlabelled.counts(roles.answer)
     classes = sorted(counts)
     numbers = all(re.fullmatch(r"-?\d+", name) for name in classes)
-    section: dict[str, Any] = {"name": "classification", "text": list(texts) if len(texts) > 1 else texts[0]}
-    section["label"] = label
-    if sets is not None:
-        section["multi"] = sets.form.to_key() or True
-    section["classes"] = {name: name for name in classes} if numbers else with_words(classes)
     if numbers:
         why = f"{why}; put each class's name after its number: the teacher scores these words"
-    return section, why
+    return {
+        "name": "classification",
+        "text": list(texts) if len(texts) > 1 else texts[0],
+        "label": label,
+        **({} if sets is None else {"multi": sets.form.to_key() or True}),
+        "classes": {name: name for name in classes} if numbers else with_words(classes),
+    }, why
 
 
 def _detect_published(name: str, tables: Sequence[TableFiles]) -> DetectedTask | None:
@@ -170,7 +168,9 @@ def _detect_published(name: str, tables: Sequence[TableFiles]) -> DetectedTask |
     return DetectedTask({"name": name}, labelled, others[0] if others else None, audited, why)
 
 
-def _find_roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, without: Sequence[str] = ()) -> _Roles:
+def _find_roles(
+    tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, without: Sequence[str] = ()
+) -> DetectedTask:
     """Return the labelled file and its answer column: one that the other file lacks, or that is named like answers."""
     first, second = tables[0], tables[-1]
     names = [name for name in dict.fromkeys((*first.columns, *second.columns)) if name not in without]
@@ -205,11 +205,11 @@ def _find_roles(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, w
     others = [table for table in tables if table is not labelled]
     audited = not others or filled[answer][tables.index(others[0])] > 0.95
     why = f"the right answer is {quote_text(answer)}: {why}"
-    return _Roles(answer, labelled, others[0] if others else None, audited, why)
+    return DetectedTask({}, labelled, others[0] if others else None, audited, (why,), answer=answer)
 
 
 def _find_kind(
-    roles: _Roles, wishes: Wishes, ask: Ask | None, common: Sequence[str]
+    roles: DetectedTask, wishes: Wishes, ask: Ask | None, common: Sequence[str]
 ) -> tuple[str, str, LabelColumn | None]:
     """Return the domain for texts with an answer (classification, math or text), why, and any label-set column."""
     if wishes.domain is None and has_objects(roles.labelled, roles.answer):
@@ -247,7 +247,7 @@ def _has_few_values(counts: Mapping[str, int], num_rows: int) -> bool:
 
 
 def _find_text(
-    roles: _Roles, wishes: Wishes, ask: Ask | None, common: Sequence[str], names: Sequence[str]
+    roles: DetectedTask, wishes: Wishes, ask: Ask | None, common: Sequence[str], names: Sequence[str]
 ) -> tuple[tuple[str, ...], str]:
     """Return the columns that the teacher reads, by option, name or answer of the user, and the reason."""
     if wishes.text:

@@ -25,25 +25,16 @@ MODEL = "Qwen/Qwen3-0.6B"
 @click.option("--text", metavar="A,B", help="The column or columns that the teacher reads.")
 @click.option("--choices", metavar="A,B", help="The columns with the options of a question.")
 @click.option("--model", metavar="MODEL", help=f"The teacher: a folder or a hub id (default: {MODEL}).")
-def init(
-    paths: tuple[str, ...],
-    data: bool,
-    output: str | None,
-    domain: str | None,
-    answer: str | None,
-    text: str | None,
-    choices: str | None,
-    model: str | None,
-) -> None:
+def init(paths: tuple[str, ...], data: bool, output: str | None, model: str | None, **wished: str | None) -> None:
     """Write a commented configuration to CONFIG (default: curation.yaml).
 
     With --data, it is for your own files (CSV, JSONL, Parquet or Lance): a labelled and an unlabelled one, or a
     labelled one alone, whose rows are split. The task is inferred from their columns and values. What cannot be
     inferred is asked on a terminal; elsewhere it is an error that names the option to give.
     """
-    given = {"--output": output, "--domain": domain, "--answer": answer, "--text": text, "--choices": choices}
     if not data:
-        if options := [option for option, value in {**given, "--model": model}.items() if value is not None]:
+        given = {"output": output, **{name: wished[name] for name in ("domain", "answer", "text", "choices")}}
+        if options := [f"--{name}" for name, value in {**given, "model": model}.items() if value is not None]:
             raise ConfigError(f"{', '.join(options)}: describes your files; name them by --data")
         if len(paths) > 1:
             raise ConfigError(
@@ -64,7 +55,11 @@ def init(
     for name in paths:
         tables.append(look(name))
         echo(f"{name}: {tables[-1].num_rows:,} rows, columns {tables[-1].listed}")
-    wishes = Wishes(domain=domain, answer=answer, text=_split_names(text), choices=_split_names(choices))
+    listed = {
+        option: tuple(name.strip() for name in (wished[option] or "").split(",") if name.strip())
+        for option in ("text", "choices")
+    }
+    wishes = Wishes(domain=wished["domain"], answer=wished["answer"], text=listed["text"], choices=listed["choices"])
     task = detect_task(tables, wishes, _ask if sys.stdin.isatty() else None)
     for reason in task.why:
         echo(reason)
@@ -73,10 +68,6 @@ def init(
     is_guess = model is None and task.given is None
     teacher = f"; the teacher is {MODEL}, a guess: --model names another" if is_guess else ""
     echo(f"wrote {path}{teacher}; next: look at it, then `curate validate {path}`")
-
-
-def _split_names(listed: str | None) -> tuple[str, ...]:
-    return tuple(name.strip() for name in (listed or "").split(",") if name.strip())
 
 
 def _ask(question: str, options: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,7 @@ from curation.selection.quotas import allocate
 from curation.selection.top_n import check
 from curation.stages.budget import ComputedBudget
 from curation.stages.chooser import RowDivision
-from curation.stages.pool_scores import Groups, PoolScores, Reader
+from curation.stages.pool_scores import Groups, PoolScores
 
 _KEY, _RISK = "selection.quota", "selection.budget.risk.per: label"
 MOST_CLASSES = 5
@@ -170,11 +170,16 @@ class QuotaDivision(RowDivision[ClassShares]):
         """Return the classes with their places: n in total, or fewer if a cap on each class leaves fewer."""
         if not arm.takes_top:
             return before
-        size_C, num_rows = scores.sizes(self._grouping)
+        grouping = self._grouping
+        size_C, num_rows = scores.sizes(grouping)
         check(n, int(size_C.sum()), num_rows)
         room_C = size_C if before is None else np.minimum(size_C, before.most)
         quota_C = allocate(value.shares, room_C, min(n, int(room_C.sum())))
-        return Groups(partial(_make_reader, self._grouping), np.append(quota_C, 0))
+
+        def read(_: Int64s, weak_M: pa.Array) -> Uint64s:
+            return find_class_places(weak_M, grouping).astype(np.uint64)
+
+        return Groups(lambda: read, np.append(quota_C, 0))
 
     def describe(self, budget: ComputedBudget, value: ClassShares | None) -> Iterator[str]:
         """Yield a line on the class shares, their basis and the largest ones, or on the classes' guarantee."""
@@ -209,13 +214,6 @@ class QuotaDivision(RowDivision[ClassShares]):
         """The classes among which rows are divided or, for sets of classes, their strata."""
         assert self._classes is not None, "places are divided"
         return self._classes.groups(get_domain(self.job.domain).label_sets)
-
-
-def _make_reader(classes: Grouping) -> Reader:
-    def read(_: Int64s, weak_M: pa.Array) -> Uint64s:
-        return find_class_places(weak_M, classes).astype(np.uint64)
-
-    return read
 
 
 def suggest_places(evidence: Evidence) -> str | None:

@@ -10,7 +10,6 @@ import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from curation.errors import ReviewError
 from curation.extras.review.folder import VERDICTS, Review, VerdictLine
@@ -37,6 +36,8 @@ QUESTIONS = (
     f"questions=[rg.LabelQuestion(name='verdict', labels={list(VERDICTS)})])"
 )
 """Python code of the settings of an Argilla dataset for our records."""
+Given = tuple[str, str, str, str]
+"""A verdict before it is checked: its place in the file, e.g. ``line 3``, row id, verdict and person."""
 NUM_TOLD = 5
 """Maximum number of invalid rows that an error names."""
 
@@ -83,26 +84,12 @@ def import_file(review: Review, program: str, path: Path, person: str) -> tuple[
         raise ReviewError(f"{path}: its records are not what {title} exports ({error})") from error
     if not given:
         raise ReviewError(f"{path}: holds no verdicts")
-    known = review.log.standing()
     entries = _check_given(path, given, frozenset(review.rows["row_id"].to_pylist()), program)
-    new = []
-    for entry in entries:
-        before = known.get(entry.row_id, {}).get(entry.person)
-        if before is None or before.verdict != entry.verdict:
-            new.append(entry)
+    known = {(row_id, by, of.verdict) for row_id, own in review.log.standing().items() for by, of in own.items()}
+    new = [entry for entry in entries if (entry.row_id, entry.person, entry.verdict) not in known]
     if new:
         review.log.add(new)
     return len(new), len(entries) - len(new)
-
-
-class Given(NamedTuple):
-    """A verdict as read from a file, before it is checked."""
-
-    where: str
-    """Place of the verdict in the file, e.g. ``line 3``."""
-    row_id: str
-    verdict: str
-    person: str
 
 
 def _check_given(path: Path, given: Sequence[Given], row_ids: frozenset[int], via: str) -> list[VerdictLine]:
@@ -149,15 +136,12 @@ def _read_csv(path: Path, person: str) -> Iterator[Given]:
             where = f"line {reader.line_num}"
             if None in row or None in row.values():
                 raise ReviewError(f"{path}: {where}: has not the {len(names)} columns of the header; nothing is taken")
-            yield Given(where, row["row_id"], row["verdict"], row.get("person", person) or person)
+            yield where, row["row_id"], row["verdict"], row.get("person", person) or person
 
 
 def _read_tasks(path: Path, person: str) -> Iterator[Given]:
     """Yield the verdicts in the annotations of exported tasks, except annotations that were skipped."""
-    for number, task in enumerate(_load_records(path), start=1):
-        row_id = task.get("data", {}).get("row_id")
-        if row_id is None:
-            raise ReviewError(f"{path}: task {number}: has no data.row_id, so it is not one of our tasks")
+    for where, row_id, task in _iter_records(path, "task", ("data", "row_id")):
         for annotation in task.get("annotations", ()):
             if annotation.get("was_cancelled"):
                 continue
@@ -167,28 +151,33 @@ def _read_tasks(path: Path, person: str) -> Iterator[Given]:
             for result in annotation.get("result", ()):
                 if result.get("from_name") == "verdict":
                     verdict = ",".join(map(str, result.get("value", {}).get("choices", ())))
-                    yield Given(f"task {number}", str(row_id), verdict, person if by is None else str(by))
+                    yield where, row_id, verdict, person if by is None else str(by)
 
 
 def _read_records(path: Path, person: str) -> Iterator[Given]:
     """Yield the verdicts in the submitted responses of exported records."""
-    for number, record in enumerate(_load_records(path), start=1):
-        if "id" not in record:
-            raise ReviewError(f"{path}: record {number}: has no id, so it is not one of our records")
+    for where, row_id, record in _iter_records(path, "record", ("id",)):
         for response in record.get("responses", {}).get("verdict", ()):
             if response.get("status", "submitted") == "submitted":
-                by = str(response.get("user_id") or person)
-                yield Given(f"record {number}", str(record["id"]), str(response.get("value")), by)
+                yield where, row_id, str(response.get("value")), str(response.get("user_id") or person)
 
 
-def _load_records(path: Path) -> list[Json]:
+def _iter_records(path: Path, noun: str, keys: Sequence[str]) -> Iterator[tuple[str, str, Json]]:
+    """Yield the place, the row's id, which stands under nested ``keys``, and the content of each record of a file."""
     try:
         found = json.loads(path.read_text())
     except json.JSONDecodeError as error:
         raise ReviewError(f"{path}: is not JSON ({error})") from error
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
         raise ReviewError(f"{path}: is not a list of records; export it as JSON")
-    return found
+    for number, record in enumerate(found, start=1):
+        row_id = record
+        for key in keys:
+            row_id = (row_id or {}).get(key)
+        if row_id is None:
+            missing = ".".join(keys)
+            raise ReviewError(f"{path}: {noun} {number}: has no {missing}, so it is not one of our {noun}s")
+        yield f"{noun} {number}", str(row_id), record
 
 
 READERS = {

@@ -9,9 +9,9 @@ another row can only lower the number of wrong rows.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Literal, NamedTuple
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from curation.extras.review.folder import Review, VerdictLine, write_record
 from curation.extras.review.source import find_review_rows
 from curation.hashing import derive
 from curation.json_types import Json
-from curation.metrics import compute_finite_share, compute_weighted_mean
+from curation.metrics import Estimate, compute_finite_share, compute_weighted_mean
 from curation.selection.review import Stratum
 from curation.selection.risk import calibrate
 from curation.storage.paths import write_atomically
@@ -46,29 +46,9 @@ Answer = Literal["right", "wrong", "unsure", "disputed", "none"]
 Answers = npt.NDArray[np.str_]
 
 
-class VerdictCounts(NamedTuple):
-    """The number of rows by answer."""
-
-    right: int
-    wrong: int
-    unsure: int
-    disputed: int
-    none: int
-
-    @classmethod
-    def of(cls, answer_M: Answers) -> "VerdictCounts":
-        """Count the answers of rows."""
-        return cls(*(int((answer_M == answer).sum()) for answer in cls._fields))
-
-    @property
-    def decided(self) -> int:
-        """Number of rows that are right or wrong."""
-        return self.right + self.wrong
-
-    @property
-    def open(self) -> int:
-        """Number of judged rows that are neither right nor wrong."""
-        return self.unsure + self.disputed
+def count_answers(answer_M: Answers) -> dict[str, int]:
+    """Return the number of rows by answer."""
+    return {answer: int((answer_M == answer).sum()) for answer in get_args(Answer)}
 
 
 def answer_of(verdicts: dict[str, VerdictLine]) -> Answer:
@@ -94,14 +74,14 @@ def conclude(review: Review, *, alpha: float | None, delta: float | None) -> Jso
         )
     said = [answer_of(standing.get(row_id, {})) for row_id in rows["row_id"].to_pylist()]
     answer_M = np.array(said, dtype=np.str_)
-    counts = [VerdictCounts.of(answer_M[rows["stratum"].to_numpy() == index]) for index in range(len(strata))]
+    counts = [count_answers(answer_M[rows["stratum"].to_numpy() == index]) for index in range(len(strata))]
     result = {
         "format": 1,
         "review": review.folder.name,
         **{name: drawn["origin"][name] for name in ("run", "generation", "arm", "ranked", "num_selected")},
         **{name: drawn[name] for name in ("seed", "num_drawn", "num_uniform", "num_region", "num_candidates", "floor")},
         "selection": drawn["origin"]["selection"],
-        "answers": VerdictCounts.of(answer_M)._asdict(),
+        "answers": count_answers(answer_M),
         "people": dict(sorted(Counter(person for of_row in verdicts for person in of_row).items())),
         "num_shared": sum(len(of_row) > 1 for of_row in verdicts),
         "disputed": [str(row_id) for row_id in rows["row_id"].to_numpy()[answer_M == "disputed"]],
@@ -112,20 +92,32 @@ def conclude(review: Review, *, alpha: float | None, delta: float | None) -> Jso
             {
                 **asdict(stratum),
                 "inclusion": stratum.num_drawn / stratum.num_rows,
-                "answers": count._asdict(),
-                "right": compute_finite_share(count.right, count.decided, stratum.num_rows).to_json(),
+                "answers": count,
+                "right": compute_finite_share(
+                    count["right"], count["right"] + count["wrong"], stratum.num_rows
+                ).to_json(),
             }
             for stratum, count in zip(strata, counts, strict=True)
         ],
         "cut": _compute_cut(review, answer_M, alpha, delta),
     }
-    if review.origin.ranked:
-        _write_calibration(review, answer_M)
+    if review.origin.ranked:  # the uniform part with its answers
+        columns = {
+            **{name: rows[name] for name in ("row_id", "raw", "trust")},
+            "correct": answer_M == "right",
+            "weight": np.full(len(rows), drawn["num_region"] / drawn["num_uniform"]),
+        }
+        table = pa.table(columns, schema=CALIBRATION.with_metadata({"floor": repr(drawn["floor"])}))
+        sink = pa.BufferOutputStream()
+        pq.write_table(table.filter(rows["uniform"]), sink)
+        write_atomically(review.folder / "calibration.parquet", sink.getvalue().to_pybytes())
     write_record(review.folder / "review.json", result, review.folder)
     return result
 
 
-def estimate_share_right(strata: Sequence[Stratum], counts: Sequence[VerdictCounts], *, selected: bool) -> Json | None:
+def estimate_share_right(
+    strata: Sequence[Stratum], counts: Sequence[Mapping[str, int]], *, selected: bool
+) -> Json | None:
     """Return the share of right labels among the selected rows, or among the region's rows below the cut.
 
     ``value`` and its interval cover the rows that people could decide. ``if_wrong`` and ``if_right`` count every open
@@ -133,31 +125,28 @@ def estimate_share_right(strata: Sequence[Stratum], counts: Sequence[VerdictCoun
     combines several strata. Rows without a verdict are assumed missing at random, since rows are shown in random order.
     Return None if the region has no such rows, or a stratum has no decided row yet.
     """
-    pairs = [(item, count) for item, count in zip(strata, counts, strict=True) if item.selected == selected]
-    if not pairs or not all(count.decided for _, count in pairs):
+    pairs = [(item.num_rows, count) for item, count in zip(strata, counts, strict=True) if item.selected == selected]
+    if not pairs or not all(count["right"] + count["wrong"] for _, count in pairs):
         return None
-    sizes_S = np.array([item.num_rows for item, _ in pairs], dtype=np.float64)
-    decided, wrong, right = (
-        compute_weighted_mean(
-            [
-                compute_finite_share(
-                    count.right + right * count.open, count.decided + judged * count.open, item.num_rows
-                )
-                for item, count in pairs
-            ],
-            sizes_S / sizes_S.sum(),
-        )
-        for judged, right in ((False, False), (True, False), (True, True))  # open rows: left out, wrong, right
-    )
-    total = VerdictCounts(*(sum(column) for column in zip(*(count for _, count in pairs), strict=True)))
+    sizes_S = np.array([num_rows for num_rows, _ in pairs], dtype=np.float64)
+    answers = {answer: sum(count[answer] for _, count in pairs) for answer in pairs[0][1]}
+
+    def estimate(counted: Sequence[str], right: Sequence[str]) -> Estimate:
+        shares = [
+            compute_finite_share(sum(count[name] for name in right), sum(count[name] for name in counted), num_rows)
+            for num_rows, count in pairs
+        ]
+        return compute_weighted_mean(shares, sizes_S / sizes_S.sum())
+
+    decided, judged = ("right", "wrong"), ("right", "wrong", "unsure", "disputed")
     return {
-        **decided.to_json(),
+        **estimate(decided, ["right"]).to_json(),
         "num_rows": int(sizes_S.sum()),
         "method": "exact (hypergeometric)" if len(pairs) == 1 else "stratified (exact in each stratum, MOVER)",
         "num_strata": len(pairs),
-        "answers": total._asdict(),
-        "if_wrong": wrong.to_json(),
-        "if_right": right.to_json(),
+        "answers": answers,
+        "if_wrong": estimate(judged, ["right"]).to_json(),
+        "if_right": estimate(judged, ["right", "unsure", "disputed"]).to_json(),
     }
 
 
@@ -193,19 +182,3 @@ def _compute_cut(review: Review, answer_M: Answers, alpha: float | None, delta: 
         "at_floor": threshold is not None and threshold <= floor,
     }
     return cut
-
-
-def _write_calibration(review: Review, answer_M: Answers) -> None:
-    """Write the uniform part with its answers (``CALIBRATION``)."""
-    rows, drawn = review.rows, review.drawn
-    columns = {
-        "row_id": rows["row_id"],
-        "raw": rows["raw"],
-        "trust": rows["trust"],
-        "correct": answer_M == "right",
-        "weight": np.full(len(rows), drawn["num_region"] / drawn["num_uniform"]),
-    }
-    table = pa.table(columns, schema=CALIBRATION.with_metadata({"floor": repr(drawn["floor"])}))
-    sink = pa.BufferOutputStream()
-    pq.write_table(table.filter(rows["uniform"]), sink)
-    write_atomically(review.folder / "calibration.parquet", sink.getvalue().to_pybytes())

@@ -115,9 +115,10 @@ class Dealing:
 
 
 def make_app(review: Review, token: str, person: str) -> "Flask":
-    """Return an app that serves the page of a review below ``/<token>/``; the page suggests the name ``person``."""
+    """Return an app that serves a review below ``/<token>/``, to this Host alone; it suggests the name ``person``."""
     try:
         import flask
+        from werkzeug.exceptions import HTTPException
     except ImportError as error:
         raise ReviewError(
             'review serve: needs Flask, which is not installed; pip install "trust-curation[review]", or give verdicts '
@@ -128,7 +129,30 @@ def make_app(review: Review, token: str, person: str) -> "Flask":
     dealing = Dealing(review)
     app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
     app.json.sort_keys = False  # type: ignore[attr-defined]
-    _guard(app, token)
+
+    @app.before_request
+    def refuse() -> None:
+        if flask.request.host.rsplit(":", 1)[0] not in NAMES:
+            flask.abort(403, f"the Host header must name {HOST}")
+        given = flask.request.path.split("/")[1].encode()
+        if not hmac.compare_digest(given, token.encode()):
+            flask.abort(403, "open the URL that `curate review serve` printed: its token is missing or an old one")
+
+    @app.after_request
+    def headed(response: "Response") -> "Response":
+        response.headers.update(HEADERS)
+        return response
+
+    @app.errorhandler(ReviewError)
+    def not_kept(error: ReviewError) -> tuple[Json, int]:
+        return {"error": str(error)}, 507
+
+    @app.errorhandler(Exception)
+    def failed(error: Exception) -> "HTTPException | tuple[Json, int]":
+        if isinstance(error, HTTPException):
+            return error
+        logger.error("the page failed: %s", "".join(traceback.format_exception(error)))  # Flask's own line has the path
+        return {"error": f"{type(error).__name__}; the terminal of `curate review` says more"}, 500
 
     @app.get(f"/{token}/")
     def index() -> "Response":
@@ -162,36 +186,6 @@ def make_app(review: Review, token: str, person: str) -> "Flask":
             flask.abort(400, f"{action}: {error}")
 
     return app
-
-
-def _guard(app: "Flask", token: str) -> None:
-    """Refuse requests with a foreign Host or no token, turn errors into messages, and add ``HEADERS`` to responses."""
-    import flask
-    from werkzeug.exceptions import HTTPException
-
-    @app.before_request
-    def refuse() -> None:
-        if flask.request.host.rsplit(":", 1)[0] not in NAMES:
-            flask.abort(403, f"the Host header must name {HOST}")
-        given = flask.request.path.split("/")[1].encode()
-        if not hmac.compare_digest(given, token.encode()):
-            flask.abort(403, "open the URL that `curate review serve` printed: its token is missing or an old one")
-
-    @app.after_request
-    def headed(response: "Response") -> "Response":
-        response.headers.update(HEADERS)
-        return response
-
-    @app.errorhandler(ReviewError)
-    def not_kept(error: ReviewError) -> tuple[Json, int]:
-        return {"error": str(error)}, 507
-
-    @app.errorhandler(Exception)
-    def failed(error: Exception) -> "HTTPException | tuple[Json, int]":
-        if isinstance(error, HTTPException):
-            return error
-        logger.error("the page failed: %s", "".join(traceback.format_exception(error)))  # Flask's own line has the path
-        return {"error": f"{type(error).__name__}; the terminal of `curate review` says more"}, 500
 
 
 def serve(review: Review, port: int, person: str, say: Callable[[str], None]) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pydantic import TypeAdapter
 
 from curation.arms import ARMS, REFERENCE_ARM
-from curation.arrays import Bools, Int64s
+from curation.arrays import Int64s
 from curation.config import DomainConfig
 from curation.config.filter import WORK
 from curation.domains import attempt, get_domain
@@ -30,6 +30,10 @@ from curation.storage.paths import Place, require_reachable
 from curation.tables import io
 from curation.trust import get_trust
 
+SCORED = pa.schema(
+    [("row_ids_N", pa.int64()), ("raw_N", pa.float32()), ("trust_N", pa.float32()), ("selected_N", pa.bool_())]
+)
+"""The columns of ``ScoredRows``."""
 SPARE_ROWS = 1 << 20
 """Number of surplus rows that are held in memory before all but the best rows are dropped."""
 
@@ -189,19 +193,12 @@ def find_review_rows(origin: Origin, *, floor: float | None = None) -> tuple[Sco
 
 
 def _find_best(origin: Origin, floor: float | None) -> tuple[ScoredRows, int]:
-    """Return rows from the floor on, or at least the best ``REACH * num_selected``, and the number of candidates.
-
-    ``selected_N`` marks the rows that pass a filter's threshold.
-    """
+    """Return rows from the floor on, or at least the best ``REACH * num_selected``, and the number of candidates."""
     function, threshold = get_trust(origin.function, 0), origin.threshold
     further = [] if threshold is None else [threshold["column"]]
     columns = list(dict.fromkeys(["row_id", *function.features, *further]))
     out_M, wanted = _read_ids(origin.too_long), REACH * origin.num_selected
-    nothing = np.zeros(0, dtype=np.float32)
-    kept = [
-        ScoredRows(row_ids_N=nothing.astype(np.int64), raw_N=nothing, trust_N=nothing, selected_N=np.zeros(0, np.bool_))
-    ]
-    num_kept = num_read = 0
+    kept, num_kept, num_read = [SCORED.empty_table()], 0, 0
     for ref in origin.labels:
         scanner = io.open_table(ref).scanner(columns=columns, filter="error IS NULL AND label IS NOT NULL")
         for batch in scanner.to_batches():
@@ -212,23 +209,16 @@ def _find_best(origin: Origin, floor: float | None) -> tuple[ScoredRows, int]:
                 passed_B = Bound(**threshold["bound"]).passes(ids_B, score_B)
             may_B = np.isfinite(raw_B) & ~np.isin(ids_B, out_M)
             num_read += int(may_B.sum())
-            rows = ScoredRows(row_ids_N=ids_B, raw_N=raw_B, trust_N=function.score(batch), selected_N=passed_B)
-            kept.append(_select(rows, may_B if floor is None else may_B & (raw_B >= floor)))
-            num_kept += len(kept[-1].raw_N)
+            rows = pa.table([ids_B, raw_B, function.score(batch), passed_B], schema=SCORED)
+            kept.append(rows.filter(pa.array(may_B if floor is None else may_B & (raw_B >= floor))))
+            num_kept += len(kept[-1])
             if floor is None and wanted and num_kept > 2 * wanted + SPARE_ROWS:
-                joined = _join(kept)
-                least = np.partition(joined.raw_N, num_kept - wanted)[num_kept - wanted]
-                kept = [_select(joined, joined.raw_N >= least)]
-                num_kept = len(kept[0].raw_N)
-    return _join(kept), num_read
-
-
-def _select(rows: ScoredRows, kept_N: Bools) -> ScoredRows:
-    return ScoredRows(**{name: column_N[kept_N] for name, column_N in vars(rows).items()})
-
-
-def _join(parts: list[ScoredRows]) -> ScoredRows:
-    return ScoredRows(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])})
+                joined = pa.concat_tables(kept)
+                raw_N = joined["raw_N"].to_numpy()
+                kept = [joined.filter(pa.array(raw_N >= np.partition(raw_N, num_kept - wanted)[num_kept - wanted]))]
+                num_kept = len(kept[0])
+    joined = pa.concat_tables(kept)
+    return ScoredRows(**{name: joined[name].to_numpy() for name in SCORED.names}), num_read
 
 
 def read_row_texts(origin: Origin, row_ids_M: Int64s) -> pa.Table:

@@ -2,6 +2,7 @@
 
 import getpass
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,11 +51,6 @@ def review() -> None:
     """
 
 
-def _add_review_options(function: F) -> F:
-    """Add the argument and the options that name a review to a command."""
-    return RUN_DIR(NAME(FOLDER(function)))
-
-
 def _find_home(run_dir: str, folder: str | None) -> Path:
     """Return the folder of a run's reviews: ``<run>/review`` unless a folder is given."""
     run = to_place(run_dir)
@@ -69,14 +65,22 @@ def _find_home(run_dir: str, folder: str | None) -> Path:
     return run / "review"
 
 
-def _open(run_dir: str, folder: str | None, name: str | None) -> "Review":
-    from curation.extras.review.folder import open_review
+def _with_review(function: F) -> F:
+    """Add the argument and the options that name a review to a command, which is called with the review."""
 
-    return open_review(_find_home(run_dir, folder), name)
+    @wraps(function)
+    def call(run_dir: str, folder: str | None, name: str | None, **options: Any) -> None:
+        from curation.extras.review.folder import open_review
+
+        function(open_review(_find_home(run_dir, folder), name), **options)
+
+    return RUN_DIR(NAME(FOLDER(call)))
 
 
 @review.command()
-@_add_review_options
+@RUN_DIR
+@NAME
+@FOLDER
 @click.option("--arm", metavar="ARM", help="The arm whose selection is reviewed (default: trust, or the only one).")
 @click.option("--num", type=int, metavar="ROWS", help="Number of rows to draw (default: 200).")
 @click.option("--seed", type=int, metavar="NUMBER", help="Seed of the draw (default: 0).")
@@ -88,42 +92,40 @@ def draw(run_dir: str, folder: str | None, **asked: Any) -> None:
 
 
 @review.command()
-@_add_review_options
+@_with_review
 @PERSON
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the page (default: any free one).")
-def serve(run_dir: str, folder: str | None, name: str | None, port: int, person: str) -> None:
+def serve(drawn: "Review", port: int, person: str) -> None:
     """Serve the page on which people judge rows, to this machine only, until Ctrl-C."""
     from curation.extras.review import server
 
-    drawn = _open(run_dir, folder, name)
     server.serve(drawn, port, person, echo)
     echo(describe_progress(drawn)[1])
 
 
 @review.command("export")
-@_add_review_options
+@_with_review
 @click.argument("program", type=click.Choice(["label-studio", "argilla"]))
 @FILE
-def export_rows(run_dir: str, folder: str | None, name: str | None, program: str, path: str) -> None:
+def export_rows(drawn: "Review", program: str, path: str) -> None:
     """Write the rows without a verdict to FILE, as JSON that the program imports."""
     from curation.extras.review.exchange import export
 
-    echo(export(_open(run_dir, folder, name), program, Path(path)))
+    echo(export(drawn, program, Path(path)))
 
 
 @review.command("import")
-@_add_review_options
+@_with_review
 @click.argument("program", type=click.Choice(["csv", "label-studio", "argilla"]))
 @FILE
 @PERSON
-def import_verdicts(run_dir: str, folder: str | None, name: str | None, program: str, path: str, person: str) -> None:
+def import_verdicts(drawn: "Review", program: str, path: str, person: str) -> None:
     """Import the verdicts in FILE: the export of a program, or CSV with row_id, verdict[, person].
 
     A verdict is right, wrong or unsure. Importing the same file again changes nothing.
     """
     from curation.extras.review.exchange import import_file
 
-    drawn = _open(run_dir, folder, name)
     num_new, num_known = import_file(drawn, program, Path(path), person)
     known = f", {num_known:,} were known already" if num_known else ""
     echo(f"{path}: {num_new:,} verdicts taken{known}")
@@ -131,18 +133,15 @@ def import_verdicts(run_dir: str, folder: str | None, name: str | None, program:
 
 
 @review.command()
-@_add_review_options
+@_with_review
 @click.option("--alpha", type=float, help="The highest share of wrong labels (default: the run's, 0.1).")
 @click.option("--delta", type=float, help="The highest probability of failure (default: that of --alpha).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def result(
-    run_dir: str, folder: str | None, name: str | None, alpha: float | None, delta: float | None, as_json: bool
-) -> None:
+def result(drawn: "Review", alpha: float | None, delta: float | None, as_json: bool) -> None:
     """Compute the result of the verdicts, print it and write it to review.json."""
     from curation.commands.printing import show
     from curation.extras.review.result import conclude
 
-    drawn = _open(run_dir, folder, name)
     found = conclude(drawn, alpha=alpha, delta=delta)
     show(found, "curation.extras.review:result.j2", as_json=as_json)
     echo(f"written: {drawn.folder / 'review.json'}", err=as_json)

@@ -1,7 +1,4 @@
-"""Publishing of a finished run's settings, main numbers, curves and report to MLflow and Weights & Biases.
-
-The errors of a tracker are reported, and never fail the run.
-"""
+"""Publishing of a finished run to MLflow and Weights & Biases, whose errors are reported and never fail the run."""
 
 import importlib.util
 import posixpath
@@ -10,7 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any
 
 from curation.errors import ConfigError
@@ -53,11 +50,7 @@ class TrackedRun:
 
     def inert(self) -> "TrackedRun":
         """Return the entry with control characters, and others that a store may refuse, escaped."""
-        return replace(self, **{item.name: _make_inert(getattr(self, item.name)) for item in fields(self)})
-
-    def flat_settings(self) -> dict[str, str]:
-        """Return the settings as a flat mapping from dotted keys to texts."""
-        return dict(_iter_leaves(self.settings, ""))
+        return TrackedRun(**_make_inert(vars(self)))
 
 
 def require(config: TrackingConfig) -> None:
@@ -84,26 +77,23 @@ def publish_report(config: TrackingConfig, report: JsonView, directory: Place) -
 
 
 def publish(config: TrackingConfig, entry: TrackedRun) -> Iterator[str]:
-    """Publish an entry to each tracker; yield a sentence for each tracker that failed or timed out."""
+    """Publish an entry to each tracker; yield a sentence for each that failed, or timed out and is abandoned."""
+    inert = entry.inert()
     for name, settings in config.given().items():
-        if (problem := _try_logging(name, settings, entry.inert())) is not None:
-            yield f"tracking.{name} failed ({problem}); the run is complete without it"
+        problems: list[str] = []
 
+        def log(name: str = name, settings: object = settings, problems: list[str] = problems) -> None:
+            try:
+                TRACKERS[name](settings, inert)
+            except Exception as error:  # a client of another project, its server, the network: none may cost the run
+                problems.append(f"{type(error).__name__}: {format_error(error)}")
 
-def _try_logging(name: str, settings: object, entry: TrackedRun) -> str | None:
-    """Return a tracker's error as one line, or None; after a time-out, abandon its thread and say so."""
-    problems: list[str] = []
-
-    def log() -> None:
-        try:
-            TRACKERS[name](settings, entry)
-        except Exception as error:  # a client of another project, its server, the network: none may cost the run
-            problems.append(f"{type(error).__name__}: {format_error(error)}")
-
-    thread = threading.Thread(target=log, daemon=True)
-    thread.start()
-    thread.join(SECONDS)
-    return f"no end after {SECONDS:.0f} s" if thread.is_alive() else next(iter(problems), None)
+        thread = threading.Thread(target=log, daemon=True)
+        thread.start()
+        thread.join(SECONDS)
+        if thread.is_alive():
+            problems = [f"no end after {SECONDS:.0f} s"]
+        yield from (f"tracking.{name} failed ({problem}); the run is complete without it" for problem in problems[:1])
 
 
 def make_entry(report: JsonView, directory: str, files: Mapping[str, str]) -> TrackedRun:
@@ -186,10 +176,11 @@ def _make_inert(value: object) -> Any:
     return [_make_inert(part) for part in value] if isinstance(value, list) else value
 
 
-def _iter_leaves(value: object, path: str) -> Iterator[tuple[str, str]]:
+def iter_leaves(value: object, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the settings as pairs of a dotted key and a text."""
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
-            yield from _iter_leaves(item, f"{path}.{key}" if path else str(key))
+            yield from iter_leaves(item, f"{path}.{key}" if path else str(key))
     else:
         yield path, str(value)
 
@@ -212,7 +203,7 @@ def log_to_mlflow(config: MlflowConfig, entry: TrackedRun) -> None:
         name = make_valid_name(curve)
         known = {point.step for point in client.get_metric_history(run_id, name)} if before else set()
         metrics += [Metric(name, float(value), now, step) for step, value in points if step not in known]
-    params = [Param(make_valid_name(name), value[:MAX_PARAMETER]) for name, value in entry.flat_settings().items()]
+    params = [Param(make_valid_name(name), value[:MAX_PARAMETER]) for name, value in iter_leaves(entry.settings)]
     while metrics or params:
         client.log_batch(run_id, metrics=metrics[:NUM_METRICS], params=params[:NUM_PARAMS])
         metrics, params = metrics[NUM_METRICS:], params[NUM_PARAMS:]
@@ -234,10 +225,7 @@ def make_valid_name(text: str) -> str:
 
 
 def log_to_wandb(config: WandbConfig, entry: TrackedRun) -> None:
-    """Write an entry as a finished run: curves in the history, numbers in the summary, the report as an artifact.
-
-    The history has a row for each step at which a student was measured, with the values of all students at this step.
-    """
+    """Write an entry as a finished run: curves in the history, a row a step, numbers in the summary, the report."""
     import wandb
 
     run = wandb.init(

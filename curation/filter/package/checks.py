@@ -41,7 +41,16 @@ def check_package(
         PackageError: the verdict is "do not use" and not ``anyway``, or teacher, backend or domain are not its own.
         ModelError: ``given`` is no model.
     """
-    warning = check_verdict(package, anyway=anyway)
+    found, warning = package.description.verdict, None
+    if found is None:
+        warning = f"{package.uri}: {UNJUDGED}; export it again when `curate report` has made one"
+    elif found.level == STOP:
+        warning = f"{package.uri}: the verdict of its run {package.description.made.run!r}: {found.sentence}"
+        if not anyway:
+            raise PackageError(
+                f"{warning} Nothing is labelled by it; mend the run ({found.next}) and export it again, or use it all "
+                "the same by --anyway (anyway: true in a configuration, Filter.load(..., anyway=True))"
+            )
     check_runs(package, runs)
     if runs.model is not None:
         if runs.model.path is None:
@@ -51,22 +60,6 @@ def check_package(
         given = pin_model(runs.model)
     check_fits(package)
     return find_teacher(package, given), warning
-
-
-def check_verdict(package: TrustPackage, *, anyway: bool = False) -> str | None:
-    """Return a warning about the package's verdict or its absence, or None; refuse "do not use" unless ``anyway``."""
-    found = package.description.verdict
-    if found is None:
-        return f"{package.uri}: {UNJUDGED}; export it again when `curate report` has made one"
-    if found.level != STOP:
-        return None
-    words = f"{package.uri}: the verdict of its run {package.description.made.run!r}: {found.sentence}"
-    if not anyway:
-        raise PackageError(
-            f"{words} Nothing is labelled by it; mend the run ({found.next}) and export it again, or use it all the "
-            "same by --anyway (anyway: true in a configuration, Filter.load(..., anyway=True))"
-        )
-    return words
 
 
 def check_runs(package: TrustPackage, runs: FilterTeacherConfig) -> None:
@@ -91,11 +84,9 @@ def _find_other_answers(package: TrustPackage, runs: FilterTeacherConfig) -> Ite
                 f"answers of a server with {name} {theirs!r}, and teacher.endpoint.{name} is {own!r}; set it as the "
                 "package has it"
             )
-    same_weights = all(
-        name == "auto" or (name in list(BACKENDS) and BACKENDS[name].weights)
-        for name in (runs.backend or fitted.backend, fitted.backend)
-    )
-    if runs.backend not in (None, fitted.backend) and not same_weights:
+    backends = {runs.backend or fitted.backend, fitted.backend}
+    loads_weights = all(name == "auto" or (name in list(BACKENDS) and BACKENDS[name].weights) for name in backends)
+    if len(backends) > 1 and not loads_weights:
         yield (
             f"answers of the backend {fitted.backend}, and teacher.backend is {runs.backend}; only backends that load "
             "the same weights stand for each other"
@@ -135,10 +126,7 @@ def find_teacher(package: TrustPackage, given: ModelRef | str | None = None) -> 
 
 
 def check_teacher(package: TrustPackage, teacher: ModelRef) -> None:
-    """Refuse another teacher than the package's, by a ``PackageError`` that names both.
-
-    Folders are compared by the digest of their content, models of the hub by id and commit.
-    """
+    """Refuse another teacher, by a ``PackageError``: folders by their content's digest, hub models by id and commit."""
     fitted, known = package.description.teacher, package.description.teacher_digests
     if fitted is None:
         raise PackageError(

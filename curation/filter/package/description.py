@@ -1,7 +1,4 @@
-"""The description of a trust package: teacher, how it is asked, domain, trust function, its quality and its origin.
-
-A package may come from a stranger, so the code that it names is checked before anything is imported for it.
-"""
+"""The description of a trust package. It may be a stranger's, so code that it names is checked before any import."""
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -1,11 +1,8 @@
-"""The cut of a filter: a condition on each row alone, which rows that are added later can be tested by, too.
-
-The scores are read in streams, those of a large table by Ray tasks; no list of rows is kept.
-"""
+"""The cut of a filter: a condition on each row alone, which later rows are tested by, too; scores are streamed."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -159,7 +156,7 @@ def compute_calibration_digest(path: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """A threshold, as JSON, and the facts about its rows."""
+    """A threshold, as JSON, and the facts about its rows; with its rule and the rounds from which it was made."""
 
     threshold: Json
     num_labelled: int
@@ -173,15 +170,10 @@ class Decision:
     """Lowest trust that passes, among the rows from which the cut was made."""
     risk: Json | None
     """Settings and result of a calibration (``curation.selection.risk.RiskCut``), or None without one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MadeCut(Decision):
-    """A decision, an id of its content, its rule, and the rounds from which it was made."""
-
-    id: str
-    rule: Json
-    rounds: list[str]
+    id: str = ""
+    """A digest of threshold and rule."""
+    rule: Json = field(default_factory=dict)
+    rounds: list[str] = field(default_factory=list)
 
 
 class Packaged(Inputs):
@@ -199,7 +191,7 @@ class Packaged(Inputs):
 class MakeCut(Stage, Packaged):
     """A stage that decides which rows of the labelled rounds pass (:func:`decide`)."""
 
-    Made = MadeCut
+    Made = Decision
 
     tables: InEach[TableRef]
     rule: Json
@@ -218,13 +210,13 @@ class MakeCut(Stage, Packaged):
         """Make the cut, and report it."""
         keep = self.keep
         given = None if keep.certified is None else read_certifying_rows(keep.certified, self.loaded())
-        found = decide(list(self.tables.values()), self.function, keep, given, seed=self.seed)
+        found = decide([*self.tables.values()], self.function, keep, given, seed=self.seed)
         by_class = ", by class from there on" if "by_label" in found.threshold else ""
         task.say(f"{keep.words}: rows with a trust of {found.lowest_trust:.4f} and more pass{by_class}")
         if found.num_short:
             task.say(f"{found.num_short:,} rows fewer than asked for: the first cut left no more with a readable label")
         name = fingerprint([found.threshold, self.rule])[:8]
-        made = MadeCut(**vars(found), id=name, rule=self.rule, rounds=list(self.tables))
+        made = replace(found, id=name, rule=self.rule, rounds=list(self.tables))
         return Done(outputs=made, rows=found.num_labelled)
 
 
@@ -258,7 +250,8 @@ def decide(
     scored, best = sum(number for number, _ in found), max((highest for _, highest in found), default=-np.inf)
     if not scored:
         raise BudgetError(f"keep: nothing is written: none of {labelled:,} labelled rows has a label that can be read")
-    column, short = raw, 0
+    column, short, lowest = raw, 0, float("nan")
+    bound: Bound | None = None
     risk: Json | None = None
     by_label: dict[str, float] | None = None
     if keep.threshold is not None:
@@ -268,19 +261,18 @@ def decide(
                 f"keep.threshold: nothing is written: no row has a trust of at least {keep.threshold}, the highest of "
                 f"{scored:,} is {best:.4f}; lower the threshold (the labels are kept)"
             )
-        bound = Bound(score=lowest, tie=ALL_TIES, seed=0, num_selected=0)
     elif keep.certified is not None:
         assert given is not None, "the caller reads them"
         graded: Any = {"calibration": given.rows, "floor": given.floor, "classes": given.classes}
         counted = Pool(num_rows=labelled, scores=pool, seed=derive(seed, "risk"), **graded)
         risk, lowest, by_label = _compute_certified(keep.certified, counted)
-        bound = Bound(score=lowest, tie=ALL_TIES, seed=0, num_selected=0)
     else:
         of = f"{labelled + dropped:,} labelled rows"
         readable = f"the {scored + dropped:,} of {of} that have a label that can be read"
         wanted = _count_wanted(keep, labelled + dropped, scored + dropped, some=of, readable=readable)
         short = max(0, wanted - scored)
         bound = pool.bound(wanted - short, seed)
+    bound = bound or Bound(score=lowest, tie=ALL_TIES, seed=0, num_selected=0)
     threshold = ThresholdCut(column=column, bound=bound, by_label=by_label)
     passing = (to_floats(batch.column(trust)) for ref in tables for batch in threshold.iter_passing(ref, [trust]))
     return Decision(

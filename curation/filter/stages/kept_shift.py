@@ -6,34 +6,25 @@ rows of the newest rounds, up to ``MAX_ROWS`` rows, so that small deliveries add
 """
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import scipy
 
-from curation.arrays import Bools, Float32s, Floats
+from curation.arrays import Float32s, Floats
 from curation.domains import get_domain
 from curation.filter.package.folder import TrustPackage
 from curation.filter.stages.cut import Packaged, ThresholdCut
 from curation.json_types import Json
-from curation.metrics.foreign import ALARM_P, MIN_PASSING, Foreign, compute_distances, count_passing
+from curation.metrics.foreign import ALARM_P, MIN_PASSING, compute_distances, count_passing
 from curation.metrics.shift import Shift, compare_samples, compare_with_words, describe_passing
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach
 from curation.rundir.run import Task
-from curation.stages.gating import GatedStage, PassingTest
-from curation.stages.shift import (
-    find_gravest_shift,
-    get_scores,
-    get_states,
-    join_states,
-    sample_rows,
-    sample_states,
-    sample_texts,
-)
+from curation.stages import shift
+from curation.stages.gating import GatedStage, GateRule
 from curation.tables import io
 from curation.tables.schemas import trust_column
 
@@ -44,53 +35,12 @@ TOLERANCE = 0.1
 from the pool's. If scores have few values, nearly equal ones would otherwise seem as far apart as any others."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeptShift:
-    """The comparisons of rows that pass a cut with labelled rows; ``None`` means not tested."""
+class Rows(NamedTuple):
+    """The rows of one side of a comparison."""
 
-    rounds: tuple[str, ...]
-    everything: Shift | None
-    passing: Foreign | None
-    distance: float | None
-    """Kolmogorov-Smirnov distance between the trust of rows that pass and that of calibration rows that pass."""
-    p_value: float | None
-    """P-value of the distance, if both distributions of trust are equal."""
-
-    @property
-    def alarms(self) -> list[str]:
-        """The clear differences that the three comparisons show, in words."""
-        found = [describe_passing(self.passing)] if self.passing is not None and self.passing.alarm else []
-        if self.p_value is not None and self.p_value < ALARM_P and (self.distance or 0.0) >= CLEAR_DISTANCE:
-            found.append(
-                f"the trust of rows that pass the cut is distributed otherwise than that of calibration rows that pass "
-                f"it (Kolmogorov-Smirnov distance {self.distance:.2f})"
-            )
-        if self.everything is not None and self.everything.alarm:
-            of = f"rounds {self.rounds[0]} to {self.rounds[-1]} together: " if len(self.rounds) > 1 else ""
-            found.append(f"{of}{self.everything.in_words()}")
-        return found
-
-    @property
-    def warning(self) -> str | None:
-        """A warning for the report, or ``None`` without an alarm."""
-        if not self.alarms:
-            return None
-        return (
-            f"Rows are kept that are not like those that trust was fitted on: {'; '.join(self.alarms)}. The purity of "
-            "what is kept may be far below what trust and a certified cut say; label some of these rows and fit again, "
-            "or take the foreign rows out of the pool."
-        )
-
-    def to_json(self) -> Json:
-        """Return the comparison as a JSON object."""
-        return {
-            "rounds": list(self.rounds),
-            "everything": None if self.everything is None else self.everything.to_json(),
-            "passing": None if self.passing is None else self.passing.to_json(),
-            "trust": None if self.p_value is None else {"distance": self.distance, "p_value": self.p_value},
-            "alarm": bool(self.alarms),
-            "warning": self.warning,
-        }
+    states_ND: Floats | None
+    score_N: Float32s | None
+    """Scores to which the cut applies, NaN for rows without a label, or None if there are no scores."""
 
 
 class MeasureKept(GatedStage, Packaged):
@@ -108,10 +58,9 @@ class MeasureKept(GatedStage, Packaged):
 
     def run(self, task: Task) -> Done:
         """Test the rows."""
-        package, threshold = self.loaded(), ThresholdCut.from_json(self.threshold)
-        test = None if self.gate is None else self.gate.load_test()
-        found = compare_kept(package, threshold, self.tables, self.function, seed=self.seed, test=test)
-        return Done(outputs=self.Made(kept=found.to_json()), rows=sum(map(io.count, self.tables.values())))
+        threshold = ThresholdCut.from_json(self.threshold)
+        found = compare_kept(self.loaded(), threshold, self.tables, self.function, seed=self.seed, gate=self.gate)
+        return Done(outputs=self.Made(kept=found), rows=sum(map(io.count, self.tables.values())))
 
 
 def compare_kept(
@@ -121,24 +70,19 @@ def compare_kept(
     function: str,
     *,
     seed: int,
-    test: PassingTest | None = None,
-) -> KeptShift:
+    gate: GateRule | None = None,
+) -> Json:
     """Compare the rows of labels tables, by round, that pass a threshold with the package's rows that pass it.
 
-    On both sides, the lowest of thresholds by label is used, and ties at the threshold pass. With a ``test`` both
+    On both sides, the lowest of thresholds by label is used, and ties at the threshold pass. With a ``gate`` both
     sides have only the rows that pass it.
     """
-    names = list(package.description.sample.states)
     which = "trust" if threshold.column == trust_column(function) else "raw"
-    reference = package.reference(() if test is None else test.states)
-    parts = [sample_rows(ref, list(reference), seed, ["label", threshold.column]) for ref in tables.values()]
-    rows = pa.concat_tables(parts)
-    found = get_states(rows, list(reference))
-    source_ND, pool_MD = (join_states(side, names) if names else None for side in (reference, found))
-    source = Rows(source_ND, package.reference_score(which))
-    pool = Rows(pool_MD, get_scores(rows, threshold.column))
-    if test is not None:
-        source, pool = source.only(test.passes(reference)), pool.only(test.passes(found))
+    further = ["label", threshold.column]
+    hidden, (of_source, of_pool), rows = _read_sides(package, [*tables.values()], gate, seed, further)
+    scores = package.reference_score(which)
+    source = Rows(hidden[0], None if scores is None else scores[of_source])
+    pool = Rows(hidden[1], shift.get_scores(rows, threshold.column)[of_pool])
     known_K = None
     if package.description.calibration is not None:
         known = package.calibration()
@@ -146,28 +90,32 @@ def compare_kept(
     return compare(source, pool, known_K, np.float32(threshold.bound.score), tuple(tables), seed=seed)
 
 
-class Rows(NamedTuple):
-    """The rows of one side of a comparison."""
-
-    states_ND: Floats | None
-    score_N: Float32s | None
-    """Scores to which the cut applies, NaN for rows without a label, or None if there are no scores."""
-
-    def only(self, kept_N: Bools) -> "Rows":
-        """Return the rows that ``kept_N`` marks."""
-        return Rows(*(None if part is None else part[kept_N] for part in self))
+def _read_sides(
+    package: TrustPackage, tables: Sequence[TableRef], gate: GateRule | None, seed: int, further: Sequence[str] = ()
+) -> tuple[list[Floats | None], list[Any], pa.Table]:
+    """Return the states [N, D], if any, of labelled rows and a sample, which of them pass the gate, and the sample."""
+    names, test = package.description.sample.states, None if gate is None else gate.load_test()
+    reference = package.reference(() if test is None else test.states)
+    rows = pa.concat_tables([shift.sample_rows(ref, list(reference), seed, further) for ref in tables])
+    sides = [reference, shift.get_states(rows, list(reference))]
+    passing = [slice(None) if test is None else test.passes(side) for side in sides]
+    states = [shift.join_states(side, names)[of] if names else None for side, of in zip(sides, passing, strict=True)]
+    return states, passing, rows
 
 
 def compare(
     source: Rows, pool: Rows, calibration_K: Float32s | None, least: np.float32, rounds: tuple[str, ...], *, seed: int
-) -> KeptShift:
+) -> Json:
     """Compare rows of a pool with labelled rows: all of them, and those with a score of at least ``least``.
 
     ``calibration_K`` has the scores of calibration rows, or is ``None``. All rows are compared only if there are
-    several ``rounds``, because a single round was compared by the first test.
+    several ``rounds``, because a single round was compared by the first test. Return the three comparisons as JSON,
+    each ``None`` if not tested, and the ``warning`` of an alarm: ``everything``, all rows; ``passing``, the rows that
+    pass, by distance to the source; ``trust``, the Kolmogorov-Smirnov distance between the trust of rows and of
+    calibration rows that pass, with its p-value if both distributions are equal.
     """
     assert pool.score_N is not None, "labels have scores"
-    everything = passes = None
+    everything = passing = trust = None
     if source.states_ND is not None and pool.states_ND is not None:
         if len(rounds) > 1:
             everything = compare_samples(source.states_ND, pool.states_ND, seed=seed)
@@ -175,8 +123,8 @@ def compare(
             finite_N, finite_M = (np.isfinite(states).all(axis=1) for states in (source.states_ND, pool.states_ND))
             rng = np.random.default_rng(seed)
             distances = compute_distances(source.states_ND[finite_N], pool.states_ND[finite_M], rng)
-            passes = count_passing(distances, source.score_N[finite_N], pool.score_N[finite_M], least)
-    distance = p_value = None
+            passing = count_passing(distances, source.score_N[finite_N], pool.score_N[finite_M], least)
+    alarms = [describe_passing(passing)] if passing is not None and passing.alarm else []
     score_P = pool.score_N[pool.score_N >= least]
     known_Q = score_P[:0] if calibration_K is None else calibration_K[calibration_K >= least]
     if calibration_K is not None and min(len(known_Q), len(score_P)) >= MIN_PASSING:
@@ -184,8 +132,28 @@ def compare(
         lower = scipy.stats.ks_2samp(score_P, known_Q - tolerance, alternative="greater")
         higher = scipy.stats.ks_2samp(score_P, known_Q + tolerance, alternative="less")
         distance = float(max(lower.statistic, higher.statistic))
-        p_value = min(1.0, 2 * float(min(lower.pvalue, higher.pvalue)))
-    return KeptShift(rounds=rounds, everything=everything, passing=passes, distance=distance, p_value=p_value)
+        trust = {"distance": distance, "p_value": min(1.0, 2 * float(min(lower.pvalue, higher.pvalue)))}
+        if trust["p_value"] < ALARM_P and distance >= CLEAR_DISTANCE:
+            alarms.append(
+                f"the trust of rows that pass the cut is distributed otherwise than that of calibration rows that pass "
+                f"it (Kolmogorov-Smirnov distance {distance:.2f})"
+            )
+    if everything is not None and everything.alarm:
+        alarms.append(f"rounds {rounds[0]} to {rounds[-1]} together: {everything.in_words()}")
+    return {
+        "rounds": list(rounds),
+        "everything": None if everything is None else everything.to_json(),
+        "passing": None if passing is None else passing.to_json(),
+        "trust": trust,
+        "alarm": bool(alarms),
+        "warning": (
+            f"Rows are kept that are not like those that trust was fitted on: {'; '.join(alarms)}. The purity of "
+            "what is kept may be far below what trust and a certified cut say; label some of these rows and fit again, "
+            "or take the foreign rows out of the pool."
+        )
+        if alarms
+        else None,
+    }
 
 
 class MeasurePoolShift(GatedStage, Packaged):
@@ -205,22 +173,13 @@ class MeasurePoolShift(GatedStage, Packaged):
         return Done(outputs=self.Made(shift=self.measured().to_json()), rows=rows)
 
     def measured(self) -> Shift:
-        """Return the result of the test.
-
-        Words are compared of the round alone, and together with earlier ones; the graver difference counts.
-        """
+        """Return the test; of words, the graver difference counts, of the round alone or together with earlier ones."""
         package, tables = self.loaded(), [*self.tables.values()]
-        states = package.description.sample.states
-        if not states:
+        if not package.description.sample.states:
             domain, words_NW = get_domain(package.description.domain), package.words()
-            texts = [sample_texts(ref, domain, self.seed) for ref in tables]
+            texts = [shift.sample_texts(ref, domain, self.seed) for ref in tables]
             pools = [texts[-1], *([list(itertools.chain.from_iterable(texts))] if len(texts) > 1 else [])]
-            return find_gravest_shift(*(compare_with_words(words_NW, pool, seed=self.seed) for pool in pools))
-        (labels,) = tables
-        test = None if self.gate is None else self.gate.load_test()
-        reference = package.reference(() if test is None else test.states)
-        sides = [reference, sample_states(labels, list(reference), self.seed)]
-        hidden = [join_states(side, states) for side in sides]
-        if test is not None:
-            hidden = [states_ND[test.passes(side)] for states_ND, side in zip(hidden, sides, strict=True)]
-        return compare_samples(*hidden, seed=self.seed)
+            return shift.find_gravest_shift(*(compare_with_words(words_NW, pool, seed=self.seed) for pool in pools))
+        (source_ND, pool_ND), _, _ = _read_sides(package, tables, self.gate, self.seed)
+        assert source_ND is not None and pool_ND is not None, "the package has states"
+        return compare_samples(source_ND, pool_ND, seed=self.seed)

@@ -1,39 +1,58 @@
-"""The rows of a pool's files as one table, every row once and in the order of the files; bad rows as error rows.
+"""The rows of a round: its files as one table, and the rows that pass the cut as files of equal numbers of rows.
 
-The files are read as a run reads its pool (:mod:`curation.stages.prepare`), without other splits. Since chunks are
-committed in order, a row's position in the table follows from its id (:meth:`PoolRows.offsets`), so later tasks take
-rows without a search.
+The files are read as a run reads its pool (:mod:`curation.stages.prepare`), without other splits: every row once and in
+the order of the files, bad rows as error rows. Since chunks are committed in order, a row's position in the table
+follows from its id (:meth:`PoolRows.offsets`), so later tasks take rows without a search.
+
+To write, Ray tasks first count the rows of each fragment of the labels that pass; then each task writes one file. It
+streams its part of the labels, takes the examples of the rows that pass and renders their prompts, so it never holds
+more than a batch of rows. File names follow from the stage's inputs and the number of the part, files are written
+atomically, and a note beside the stage's other records marks a finished part: a repeated task writes the same file
+again, and a driver that resumes skips parts with a note.
 """
 
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import ray
 import ray.exceptions
 
 from curation.arrays import Int64s
 from curation.config import DomainConfig
+from curation.config.filter import Format
 from curation.domains import get_domain
 from curation.errors import CommitError, SourceError
+from curation.filter.stages.cut import ThresholdCut
 from curation.json_types import Json
 from curation.refs import TableRef
-from curation.rundir.graph import Done, Stage, setting
+from curation.rundir.graph import Done, In, Stage, setting
 from curation.rundir.run import Task
 from curation.sources import Assignment, Permutation, SourceFile, make_kept_fields, require_columns
-from curation.stages.deal import (
-    POOL,
-    DealJob,
-    DealtSource,
-    SplitCounts,
-    check_share,
-    count_split,
-    make_table_schema,
-)
+from curation.stages import deal
 from curation.stages.prepare import SplitWriting, assign_left, iter_chunks
+from curation.storage.lease import Guard, guard_nothing
+from curation.storage.paths import Place, to_place, write_atomically
 from curation.tables import io, schemas
 from curation.tables.compaction import compact
-from curation.tasks import make_driver_error
+from curation.tables.files import WrittenFile, write_file
+from curation.tasks import make_driver_error, run_in_tasks
+from curation.telemetry.standing import Standing, Update
+
+ADDED = pa.schema(
+    [
+        pa.field("prompt", pa.string()),
+        pa.field("completion", pa.string()),
+        pa.field("label", pa.string()),
+        pa.field("trust", pa.float32()),
+        pa.field("trust_raw", pa.float32()),  # the score that ranks rows: a float32 sigmoid saturates at 1
+        pa.field("source_file", pa.string()),
+    ]
+)
+"""Columns of written rows beside the pool's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +79,7 @@ class PoolRows:
 
     def schema(self) -> pa.Schema:
         """Return the schema of the table: the row id, the domain's columns, the kept ones, and ``error``."""
-        return make_table_schema(get_domain(self.domain), POOL, kept=self.kept)
+        return deal.make_table_schema(get_domain(self.domain), deal.POOL, kept=self.kept)
 
     def check(self) -> None:
         """Refuse files that lack a column that is read or kept, or disagree about a type, by a ``SourceError``."""
@@ -108,7 +127,9 @@ class ReadPool(Stage):
                 commit_seconds=self.commit_seconds, fragment_mb=self.fragment_mb, guard=task.guard, progress=update
             )
             made = read_pool(rows, str(task.directory / "pool.lance"), writing)
-        check_share("pool", made.pool, SplitCounts(rows=rows.num_rows, errors=made.errors), self.max_error_rate)
+        deal.check_share(
+            "pool", made.pool, deal.SplitCounts(rows=rows.num_rows, errors=made.errors), self.max_error_rate
+        )
         return Done(outputs=made, rows=rows.num_rows)
 
 
@@ -116,19 +137,156 @@ def read_pool(rows: PoolRows, uri: str, writing: SplitWriting) -> ReadPool.Made:
     """Write the rows that the table lacks, and return the table and the number of its error rows by kind."""
     rows.check()
     schema, total = rows.schema(), rows.num_rows
-    everything = Assignment(counts={POOL: total}, permutation=Permutation(size=total, seed=0))
-    source = DealtSource(domains={POOL: rows.domain}, id_column=None, assignment=everything, kept=rows.kept)
-    job = DealJob(sources={POOL: source}, uris={POOL: uri})
+    everything = Assignment(counts={deal.POOL: total}, permutation=Permutation(size=total, seed=0))
+    source = deal.DealtSource(domains={deal.POOL: rows.domain}, id_column=None, assignment=everything, kept=rows.kept)
+    job = deal.DealJob(sources={deal.POOL: source}, uris={deal.POOL: uri})
     io.create(uri, schema)
     try:
-        assign_left(job, {POOL: schema}, [*iter_chunks({POOL: rows.files}, writing.chunk_rows)], writing)
+        assign_left(job, {deal.POOL: schema}, [*iter_chunks({deal.POOL: rows.files}, writing.chunk_rows)], writing)
     except ray.exceptions.RayError as error:
         raise make_driver_error(error, "reading the pool") from error
     ref = io.find_latest(uri)
     if (found := io.count(ref)) != total:
         raise CommitError(f"{uri}: {total} rows in, {found} rows out")
-    errors = count_split(ref, POOL).errors
+    errors = deal.count_split(ref, deal.POOL).errors
     if total and sum(errors.values()) == total:
         kind, number = next(iter(errors.items()))
         raise SourceError(f"{rows.files[0].path}: none of {total:,} rows is usable ({number:,} of them {kind})")
     return ReadPool.Made(compact(ref, writing.fragment_mb, guard=writing.guard), errors)
+
+
+class Span(NamedTuple):
+    """A range of a fragment's rows that pass: ``take`` rows after ``skip`` others."""
+
+    fragment: int
+    skip: int
+    take: int
+
+
+def divide(counts: Sequence[tuple[int, int]], rows_per_file: int) -> list[list[Span]]:
+    """Return the spans of files of ``rows_per_file`` rows, the last one with the rest, from counts by fragment."""
+    files: list[list[Span]] = []
+    before = 0
+    for fragment, count in counts:
+        skip = 0
+        while skip < count:
+            held = (before + skip) % rows_per_file
+            if not held:
+                files.append([])
+            files[-1].append(Span(fragment, skip, min(count - skip, rows_per_file - held)))
+            skip += files[-1][-1].take
+        before += count
+    return files
+
+
+class Write(Stage):
+    """A stage that writes the rows of a round that pass; it is pickled to the tasks that write its files."""
+
+    class Made(NamedTuple):
+        files: list[Json]
+        """Files with ``path``, ``rows``, ``bytes`` and ``sha256``."""
+        columns: list[str]
+
+    labels: In[TableRef]
+    examples: In[TableRef]
+    threshold: In[Json]
+    form: Format
+    rows_per_file: int
+    rows: PoolRows = setting()
+    function: str = setting()
+    output: str = setting()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of a row: its id, the pool's own columns, and those of ``ADDED``."""
+        own = [field for field in self.rows.schema() if field.name not in ("row_id", "error", *ADDED.names)]
+        return pa.schema([schemas.ROW_ID, *own, *ADDED])
+
+    def run(self, task: Task) -> Done:
+        """Write the rows."""
+        with task.progress() as update:
+            stem = f"part-{task.directory.name[-8:]}"
+            files = self.write(stem, task.directory / "notes", guard=task.guard, progress=update)
+        rows = sum(file.rows for file in files)
+        return Done(outputs=self.Made([file.to_json() for file in files], self.schema.names), rows=rows)
+
+    def write(
+        self, stem: str, notes: Place, *, guard: Guard = guard_nothing, progress: Update = lambda standing: None
+    ) -> list[WrittenFile]:
+        """Write the files ``stem-NUMBER`` that have no note yet; return all.
+
+        Raises:
+            CommitError: the store refused, or the numbers of rows that pass and of rows written differ.
+            RunFailedError: Ray gave up.
+        """
+        to_place(self.output).mkdir(parents=True, exist_ok=True)
+        noted = {path.name for path in notes.iterdir()} if notes.is_dir() else set()
+        there = {path.name for path in to_place(self.output).iterdir()}  # a later cut may have removed a noted file
+        done: dict[int, WrittenFile] = {}
+        try:
+            job = ray.put(self)
+            fragments = [fragment.fragment_id for fragment in io.open_table(self.labels).get_fragments()]
+            counts = run_in_tasks(count_passing, ((job, fragment) for fragment in fragments))
+            files = divide(list(zip(fragments, counts, strict=True)), self.rows_per_file)
+            for number in range(len(files)):
+                if (name := f"{number:05}.json") in noted:
+                    written = WrittenFile(**json.loads((notes / name).read_text()))
+                    if written.path in there:
+                        done[number] = written
+            left = [number for number in range(len(files)) if number not in done]
+            sizes = [sum(span.take for span in spans) for spans in files]
+            total, num_written = sum(sizes), sum(file.rows for file in done.values())
+            made = run_in_tasks(write_part, ((job, files[number], f"{stem}-{number:05}") for number in left))
+            for number, written in zip(left, made, strict=True):
+                if written.rows != sizes[number]:
+                    raise CommitError(f"{self.output}/{written.path}: {sizes[number]} rows in, {written.rows} rows out")
+                guard()
+                write_atomically(notes / f"{number:05}.json", json.dumps(written.to_json()))
+                done[number] = written
+                num_written += written.rows
+                progress(Standing(rows=num_written, total=total))
+        except ray.exceptions.RayError as error:
+            raise make_driver_error(error, "writing") from error
+        return [done[number] for number in range(len(files))]
+
+
+def count_passing(job: Write, fragment: int) -> int:
+    """Return how many rows of a fragment of the labels pass."""
+    cut = ThresholdCut.from_json(job.threshold)
+    return sum(batch.num_rows for batch in cut.iter_passing(job.labels, [], fragment))
+
+
+def write_part(job: Write, spans: Sequence[Span], name: str) -> WrittenFile:
+    """Write a file."""
+    path = to_place(job.output) / f"{name}.{job.form}"
+    return write_file(_iter_batches(job, spans), job.schema, path, job.form)
+
+
+def _iter_batches(job: Write, spans: Sequence[Span]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file, at most ``cut.BATCH_ROWS`` at a time."""
+    cut, schema, domain = ThresholdCut.from_json(job.threshold), job.schema, get_domain(job.rows.domain)
+    trust, raw = schemas.trust_column(job.function), schemas.get_raw_column(job.function)
+    own = [name for name in schema.names if name not in ADDED.names]
+    asked = list(dict.fromkeys([*own, *domain.columns.names]))
+    for span in spans:
+        seen, stop = 0, span.skip + span.take
+        for batch in cut.iter_passing(job.labels, ["completion", trust, raw], span.fragment):
+            labels = batch.slice(max(span.skip - seen, 0), max(0, stop - max(seen, span.skip)))
+            seen += batch.num_rows
+            if labels.num_rows:
+                row_ids_B = labels.column("row_id").to_numpy()
+                taken = io.take_offsets(job.examples, job.rows.offsets(row_ids_B), asked).combine_chunks()
+                if not np.array_equal(taken["row_id"].to_numpy(), row_ids_B):
+                    raise CommitError(f"{job.examples.uri}: rows are not in the order of the files; remove the output")
+                added = {
+                    "prompt": pa.array([domain.prompt(example) for example in taken.to_pylist()], pa.string()),
+                    "completion": labels.column("completion"),
+                    "label": labels.column("label"),
+                    "trust": labels.column(trust),
+                    "trust_raw": labels.column(raw),
+                    "source_file": job.rows.paths(row_ids_B),
+                }
+                columns = [added[name] if name in added else taken[name].chunk(0) for name in schema.names]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+            if seen >= stop:
+                break

@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from curation.extras.ablate.tables import AblationRecord, collect, format_markdown, write
+from curation.extras.ablate.tables import collect, format_markdown, write
 from curation.tables import io
 from curation.tables.schemas import GRADES
 from curation.trust import saved
@@ -60,20 +60,20 @@ def record(tmp_path):
         "students": False,
         "paper": {"b": {"auc": 0.7}},
     }
-    made = AblationRecord(
-        name="noise",
-        command="curate ablate noise.yaml",
-        config=config,
-        versions={"torch": "2"},
-        shares={"a": 0.1, "b": 0.1},
-        seeds=seeds,
-    )
+    made = {
+        "name": "noise",
+        "command": "curate ablate noise.yaml",
+        "config": config,
+        "versions": {"torch": "2"},
+        "shares": {"a": 0.1, "b": 0.1},
+        "seeds": seeds,
+    }
     return made, rows
 
 
 def test_a_line_is_the_mean_over_seeds_and_its_difference_the_paired_one(record):
     made, rows = record
-    first, second = collect(made)["lines"]
+    first, second = collect(**made)["lines"]
     aucs, purities = [], []
     for correct_N, parsed_N, raws in rows.values():
         aucs.append([roc_auc_score(correct_N[parsed_N], raws[name][parsed_N]) for name in "ab"])
@@ -93,7 +93,7 @@ def test_a_line_is_the_mean_over_seeds_and_its_difference_the_paired_one(record)
 
 
 def test_the_page_and_the_markdown_have_a_line_a_variant_and_no_column_without_numbers(record, tmp_path):
-    content = collect(record[0])
+    content = collect(**record[0])
     text = format_markdown(content)
     head, _, *lines = text.strip().split("\n")
     assert head.startswith("| variant | fit rows | variance kept | AUC |") and "set" not in head
@@ -106,6 +106,6 @@ def test_the_page_and_the_markdown_have_a_line_a_variant_and_no_column_without_n
 def test_variants_with_other_labels_are_not_paired(record, tmp_path):
     made, rows = record
     correct_N, parsed_N, raws = rows[2]
-    made.seeds[2]["rows"]["b"]["pool"] = scored(tmp_path / "other", ~correct_N & parsed_N, parsed_N, raws["b"])
-    _, second = collect(made)["lines"]
+    made["seeds"][2]["rows"]["b"]["pool"] = scored(tmp_path / "other", ~correct_N & parsed_N, parsed_N, raws["b"])
+    _, second = collect(**made)["lines"]
     assert second["differences"] == {}

@@ -197,7 +197,7 @@ def test_held_out_rows_are_scored_by_both_functions(tmp_path, rows):
     assert np.isnan(held.full_M).sum() == sum(row["label"] is None for row in table) > 0
     found = find_first_cut(held, keep=0.2, loss=0.5, confidence=0.5)
     assert 0 < np.isnan(held.full_M).sum() < len(table)
-    assert found.num_held_out == len(table)
+    assert found["num_held_out"] == len(table)
 
 
 def test_the_first_function_learns_what_the_full_one_selects(tmp_path, rows):

@@ -48,7 +48,7 @@ def needs(name: str) -> pytest.MarkDecorator:
 
 
 def test_settings_are_flat_leaves():
-    flat = ENTRY.flat_settings()
+    flat = dict(tracking.iter_leaves(ENTRY.settings))
     assert flat["trust.states"] == "['output_last']" and flat["trust.width"] == "512" and flat["judge"] == "None"
 
 

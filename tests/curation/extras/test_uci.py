@@ -9,10 +9,16 @@ import numpy as np
 import pytest
 
 from curation.errors import ConfigError, RowError
-from curation.extras.analyze import uci
+from curation.extras.analyze import value_moves as uci
 from curation.extras.analyze.config import EngineConfig
-from curation.extras.analyze.uci import UciEngine, Value, find_engine
-from curation.extras.analyze.value_moves import MATE, compare_moves, to_centipawns
+from curation.extras.analyze.value_moves import (
+    MATE,
+    UciEngine,
+    Value,
+    compare_moves,
+    find_engine,
+    to_centipawns,
+)
 
 ENGINE = Path(__file__).parents[2] / "material_engine.py"
 TAKES = "3q2k1/5pp1/7p/8/8/8/5PPP/3Q2K1 w - - 0 1"

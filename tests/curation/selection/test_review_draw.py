@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from curation.errors import ReviewError, UserError
-from curation.extras.review.result import VerdictCounts, estimate_share_right
+from curation.extras.review.result import estimate_share_right
 from curation.selection.review import FEWEST, REACH, UNIFORM_SHARE, Drawn, ScoredRows, draw
 from curation.selection.risk import calibrate
 
@@ -25,12 +25,12 @@ def scored(num_selected: int, *, seed: int = 1, ties: bool = False) -> tuple[Sco
     return rows, right_N
 
 
-def counts(drawn: Drawn, correct_N: np.ndarray) -> list[VerdictCounts]:
+def counts(drawn: Drawn, correct_N: np.ndarray) -> list[dict[str, int]]:
     """The answers by stratum, if every row is judged truly."""
     right_M = correct_N[drawn.place_M]
     num_right = np.bincount(drawn.stratum_M, right_M, minlength=len(drawn.strata)).astype(int)
     return [
-        VerdictCounts(right=int(right), wrong=item.num_drawn - int(right), unsure=0, disputed=0, none=0)
+        dict(right=int(right), wrong=item.num_drawn - int(right), unsure=0, disputed=0, none=0)
         for right, item in zip(num_right, drawn.strata, strict=True)
     ]
 

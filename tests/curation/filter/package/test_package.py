@@ -164,7 +164,7 @@ def test_a_first_cut_is_written_and_read_with_its_rows(tmp_path: Path):
     assert np.array_equal(told.output_tokens_M, rows.output_tokens_M) and set(told.prompt_tokens_M) == {20}
     assert set(found.reference()) == {"output_last"}
     assert set(found.reference(["prompt_last"])) == {"output_last", "prompt_last"}
-    assert find_first_cut(told, keep=0.1).threshold == pytest.approx(
+    assert find_first_cut(told, keep=0.1)["threshold"] == pytest.approx(
         found.description.cascade.cut["threshold"], abs=1e-6
     )
     assert np.array_equal(

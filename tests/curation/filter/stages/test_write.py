@@ -13,8 +13,7 @@ import pytest
 
 from curation.config import DomainConfig, SourceConfig
 from curation.filter.stages.cut import ThresholdCut
-from curation.filter.stages.pool import PoolRows, read_pool
-from curation.filter.stages.write import Write
+from curation.filter.stages.pool import PoolRows, Write, read_pool
 from curation.refs import TableRef
 from curation.selection.bound import Bound
 from curation.selection.top_n import sort_by_rank
