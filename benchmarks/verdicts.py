@@ -211,15 +211,13 @@ def material(drawn: Drawn, rng: np.random.Generator) -> Material:
         scores={},
     )
     return Material(
-        arm="trust",
+        known=Evidence(arm="trust", chance=drawn.chance, shift=shift),
         function="trust",
         validation=replace(held_out, seed=seed),
         pool=replace(judged_pool, selected=selected, seed=seed) if drawn.audit else None,
         source=source,
         selected_trust_M=judged_pool.scores["trust"].trust_N[order],
         num_pool=num_pool,
-        chance=drawn.chance,
-        shift=shift,
         seed=seed,
     )
 

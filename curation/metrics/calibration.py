@@ -96,7 +96,8 @@ def brier(trust_N: ArrayLike, correct_N: ArrayLike, *, seed: int = 0, cluster_N:
     cells = _count_cells(trust, correct, _compute_inner_edges(trust, NUM_BINS, "width"), cluster_N)
     value = float(((trust - correct) ** 2).mean())
     shift = value - float(cells.brier(cells.counts_C))
-    return compute_percentiles(value, cells.resample(cells.brier, seed) + shift, len(trust))
+    low, high = np.nanquantile(cells.resample(cells.brier, seed) + shift, [TAIL, 1 - TAIL])
+    return Estimate(value=value, low=float(low), high=float(high), n=len(trust))
 
 
 def compute_brier_parts(
@@ -136,11 +137,12 @@ def compute_brier_parts(
     value_3, resampled_R3 = cells.parts(cells.counts_C), cells.resample(cells.parts, seed)
     # The last part contains all of the change that the cells make in the score.
     value_3[2] += score.value - float(cells.brier(cells.counts_C))
-    parts = {
-        name: compute_reflected(float(value), resampled_R, n, floor=floor)
-        for name, value, resampled_R, floor in zip(names, value_3, resampled_R3.T, floors, strict=True)
-    }
-    return {"brier": score, "uncertainty": uncertainty, **parts}
+    parts = {"brier": score, "uncertainty": uncertainty}
+    for name, value, resampled_R, floor in zip(names, value_3.tolist(), resampled_R3.T, floors, strict=True):
+        # Quantiles mirrored at the value, widened to contain it.
+        high, low = (2 * value - float(bound) for bound in np.nanquantile(resampled_R, [TAIL, 1 - TAIL]))
+        parts[name] = Estimate(value=value, low=max(floor, min(low, value)), high=min(1.0, max(high, value)), n=n)
+    return parts
 
 
 def compute_reliability(
@@ -277,19 +279,3 @@ def _draw_counts(counts: bytes, seed: int, resamples: int) -> NDArray[Any]:
     for part_RF in np.split(drawn_RF, range(_CHUNK, resamples, _CHUNK)):
         part_RF[:] = rng.multinomial(num_rows, counts_F / num_rows, size=len(part_RF))
     return drawn_RF
-
-
-def compute_percentiles(value: float, resampled_R: Floats, n: int) -> Estimate:
-    """Return the value with quantiles of its resampled values as bounds; ignore draws where it is undefined (NaN)."""
-    low, high = np.nanquantile(resampled_R, [TAIL, 1 - TAIL])
-    return Estimate(value=value, low=float(low), high=float(high), n=n)
-
-
-def compute_reflected(value: float, resampled_R: Floats, n: int, *, floor: float = -1.0) -> Estimate:
-    """Return the basic bootstrap interval: quantiles mirrored at the value, widened to contain it, in [``floor``, 1].
-
-    It suits statistics that resampling biases by the same amount as sampling did.
-    """
-    quantiles = compute_percentiles(value, resampled_R, n)
-    low, high = 2 * value - quantiles.high, 2 * value - quantiles.low
-    return Estimate(value=value, low=max(floor, min(low, value)), high=min(1.0, max(high, value)), n=n)

@@ -16,10 +16,10 @@ from curation.metrics.estimates import (
     Estimate,
     as_flags,
     as_scores,
+    bound_share,
     check_same_length,
     compute_difference,
     compute_inflation,
-    compute_proportion,
     compute_share_right,
     make_undefined,
 )
@@ -53,22 +53,17 @@ def auc(scores_N: ArrayLike, correct_N: ArrayLike, *, cluster_N: Clusters = None
     rarer = float(counts_2G.sum(axis=1).min())
     as_many = rarer if value in (0.0, 1.0) else value * (1 - value) / _compute_auc_variance(counts_2G, value)
     if cluster_N is not None:
-        as_many /= compute_inflation(compute_auc_influence(scores, correct), cluster_N)
-    right, wrong = value * as_many, (1 - value) * as_many
-    low = float(scipy.special.betaincinv(right, wrong + 1, TAIL)) if right else 0.0
-    high = float(scipy.special.betaincinv(right + 1, wrong, 1 - TAIL)) if wrong else 1.0
+        influence_N = compute_influence(*compute_placements(scores, correct), correct)
+        as_many /= compute_inflation(influence_N, cluster_N)
+    low, high = bound_share(value * as_many, (1 - value) * as_many, TAIL)
     return Estimate(value=value, low=low, high=high, n=num_rows)
-
-
-def compute_auc_influence(scores_N: Floats, correct_N: Bools) -> Floats:
-    """Return the influence of each row on the AUC, float64 [N], with a sum of 0; both classes must have rows."""
-    return compute_influence(*compute_placements(scores_N, correct_N), correct_N)
 
 
 def compute_influence(below_P: Floats, above_Q: Floats, correct_N: Bools) -> Floats:
     """Return each row's influence on the mean of placements, or of differences of two scores' placements, float64 [N].
 
-    The influence is the row's placement minus the mean of its class, divided by the number of rows of its class.
+    The influence is the row's placement minus the mean of its class, divided by the number of rows of its class; both
+    classes must have rows, and their sum is 0.
     """
     influence_N = np.empty(len(correct_N))
     influence_N[correct_N] = (below_P - below_P.mean()) / len(below_P)
@@ -187,10 +182,8 @@ def compute_purity_difference(
         raise ValueError(f"{len(first)} and {len(second)} rows are selected; give two selections of one size above 0")
 
     def share(own_M: Int64s) -> Estimate:
-        right_M, times = correct[own_M], 1.0
-        if cluster_N is not None and len(own_M):
-            times = compute_inflation(right_M - right_M.mean(), cluster_N[own_M], confidence=confidence)
-        return compute_proportion(int(right_M.sum()), len(own_M), confidence=confidence, inflation=times)
+        clusters = None if cluster_N is None else cluster_N[own_M]
+        return compute_share_right(correct[own_M], clusters, confidence=confidence)
 
     mine, theirs = share(np.setdiff1d(first, second)), share(np.setdiff1d(second, first))
     if not mine.n:

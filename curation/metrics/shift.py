@@ -19,7 +19,7 @@ texts, not the texts.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -30,7 +30,7 @@ from curation.arrays import Bools, Float32s, Int64s
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json
 from curation.metrics import ALPHA, Estimate, auc, compute_auc_value
-from curation.metrics.foreign import NEIGHBOURS, Distances, Foreign, compute_distances, count_beyond, find_clearest
+from curation.metrics.foreign import NEIGHBOURS, Distances, Foreign, compute_distances, count_beyond
 
 Strength = Literal["untested", "none shown", "slight", "minority", "clear", "severe"]
 
@@ -130,17 +130,12 @@ class Shift:
     def to_json(self) -> Json:
         """Return the comparison as a JSON object."""
         return {
+            **vars(self),
             "auc": self.auc.to_json(),
-            "p_value": self.p_value,
-            "num_source": self.num_source,
-            "num_pool": self.num_pool,
-            "inputs": self.inputs,
             "separable": self.separable.to_json(),
             "foreign": None if self.foreign is None else self.foreign.to_json(),
+            **{name: getattr(self, name) for name in ("differs", "alarm", "strength")},
             "in_words": self.in_words(),
-            "differs": self.differs,
-            "alarm": self.alarm,
-            "strength": self.strength,
             "warning": self.warning(),
         }
 
@@ -186,7 +181,8 @@ def _test(scores_H: Float32s, is_pool_H: Bools, distances: Distances, **further:
     ]
     scores = scores_H.astype(np.float64)  # SciPy would give a float32 p-value, and small ones as 0
     ranks = scipy.stats.mannwhitneyu(scores[is_pool_H], scores[~is_pool_H], alternative="greater")
-    found = find_clearest(foreign)
+    clearest = min(foreign, key=lambda test: (-test.share.low, test.p_value))
+    found = replace(clearest, p_value=min(1.0, len(foreign) * clearest.p_value))  # Bonferroni
     return Shift(auc=auc(scores_H, is_pool_H), p_value=float(ranks.pvalue), foreign=found, **further)
 
 

@@ -19,7 +19,7 @@ from curation.domains import Domain, attempt
 from curation.hashing import hash_unit
 from curation.json_types import Json
 from curation.refs import TableRef
-from curation.report.measures import compute_share_among
+from curation.report.measures import compute_share
 from curation.report.rows import GradedRows
 from curation.report.tested import Tests, compute_accuracy
 from curation.tables import io, scans
@@ -95,7 +95,7 @@ def compute_purity_bins(
     bin_N, numbers = _find_bins(pool.row_ids_N, difficulties, edges), range(len(edges) - 1)
 
     def shares(keep_N: Bools) -> list[Json | None]:
-        return [compute_share_among(pool.correct_N, keep_N & (bin_N == number), pool.cluster_N) for number in numbers]
+        return [compute_share(pool.correct_N, pool.cluster_N, keep_N & (bin_N == number)) for number in numbers]
 
     return {
         "edges": edges.tolist(),

@@ -5,14 +5,14 @@ All numbers are about parsed rows, since trust can select no others. Several rul
 """
 
 import math
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from curation import metrics
 from curation.arrays import Float64s, Int64s
 from curation.domains.unseen_labels import UnseenLabels
-from curation.json_types import Json, JsonView
+from curation.json_types import JsonView
 from curation.metrics import Estimate
 from curation.metrics.estimates import NORMAL_QUANTILE, Number
 from curation.report.near_copies import NearCopies
@@ -28,6 +28,8 @@ FALSE_ALARMS = 0.05
 """Probability that any free signal seems to rank better than a trust function that is as good as all of them."""
 QUANTILE = 2.5758293035489004
 """Quantile of the normal distribution for these intervals."""
+FEW_ROWS = 100
+"""Minimum number of rows; with fewer, a share near one half is not known to within 10 points."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +105,8 @@ class ReviewedPurity:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnownEvidence:
-    """Evidence that needs no further computation."""
+class Evidence:
+    """All evidence on one generation that the verdict reads."""
 
     arm: str
     """Arm that the verdict is about."""
@@ -130,20 +132,14 @@ class KnownEvidence:
     """Labels of the pool that no labelled row has, or ``None`` if there are none or labels are open."""
     option_lengths: OptionLengths | None = None
     """Lengths of options, or ``None`` unless the teacher chooses among options of several lengths by whole score."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evidence(KnownEvidence):
-    """All evidence on one generation that the verdict reads."""
-
-    num_selected: int
-    validation: Quality | None
+    num_selected: int = 0
+    validation: Quality | None = None
     """Quality on validation rows, or ``None`` if none is parsed."""
-    pool: Quality | None
+    pool: Quality | None = None
     """Quality on the pool, or ``None`` without an audit set; its ``top`` are the selected rows."""
-    teacher: Estimate | None
+    teacher: Estimate | None = None
     """Teacher's accuracy on all parsed rows of the source."""
-    foreseen: PredictedPurity | None
+    foreseen: PredictedPurity | None = None
     rivals: tuple[Rival, ...] = ()
     """Comparisons of the trust function with each free signal, on graded pool rows or else on validation rows."""
     labels: JsonView | None = None
@@ -157,15 +153,38 @@ class Evidence(KnownEvidence):
     control: Control | None = None
     """Baseline without a teacher, or ``None`` if labels are no closed set or few gold labels are known."""
 
-    def to_json(self) -> Json:
-        """Return the evidence as a JSON object."""
-        return asdict(self)
+    @property
+    def measured(self) -> list[tuple[str, Quality]]:
+        """The sets of rows on which trust was measured, by name."""
+        found = (("validation", self.validation), ("pool", self.pool))
+        return [(where, quality) for where, quality in found if quality is not None]
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether people checked enough selected rows to estimate their purity."""
+        return self.checked is not None and self.checked.rows >= FEW_ROWS
+
+    @property
+    def known_purity(self) -> Estimate | None:
+        """The purity of the selected rows by gold labels of the pool, or else by people."""
+        if self.pool is not None:
+            return self.pool.top
+        return None if self.checked is None else self.checked.decisive
+
+    @property
+    def better_signal(self) -> Rival | None:
+        """A free signal that is shown to rank better than trust, the one with the highest AUC if there are more."""
+        better = [rival for rival in self.rivals if rival.is_better]
+        return min(
+            better, key=lambda found: (0.0 if found.auc is None else found.auc.value, found.purity.value), default=None
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Material(KnownEvidence):
-    """The rows from which the evidence of a generation is computed."""
+class Material:
+    """The rows from which the evidence of a generation is computed, beside that which is known."""
 
+    known: Evidence
     function: str
     """Trust function that ranks the arm's rows."""
     validation: GradedRows | None
@@ -181,36 +200,34 @@ class Material(KnownEvidence):
 
 
 def weigh(of: Material) -> Evidence:
-    """Compute the evidence of a generation from its rows."""
-    source, constant, num_selected = of.source, of.source.share, len(of.selected_trust_M)
+    """Return the known evidence of a generation with that which is computed from its rows."""
+    constant, trust_M, near = of.source.share, of.selected_trust_M, of.known.near
     validation, pool, expected = None, None, None
     rivals: tuple[Rival, ...] = ()
     if of.validation is not None:
-        num_top = max(1, round(num_selected / max(of.num_pool, 1) * len(of.validation)))
+        num_top = max(1, round(len(trust_M) / max(of.num_pool, 1) * len(of.validation)))
         rivals = find_rivals(of.validation, "validation", of.function, num_top, of.seed, false_alarms=FALSE_ALARMS)
-        validation = measure_quality(of.validation.readable, of.function, num_top, constant)
-        if len(rows := of.validation.readable):
-            expected = foresee_purity(rows, of.function, num_top, of.selected_trust_M)
-            if of.near is not None and of.near.is_more_than_expected and of.cluster_M is not None:
-                total_C = np.bincount(of.cluster_M, of.selected_trust_M[: len(of.cluster_M)])
-                trust_C = total_C / np.bincount(of.cluster_M)
-                expected = foresee_purity(rows, of.function, num_top, trust_C, are_all=True)
+        rows = of.validation.readable
+        validation = measure_quality(rows, of.function, num_top, constant)
+        if near is not None and near.is_more_than_expected and of.cluster_M is not None:
+            total_C = np.bincount(of.cluster_M, trust_M[: len(of.cluster_M)])
+            trust_C = total_C / np.bincount(of.cluster_M)
+            expected = foresee_purity(rows, of.function, num_top, trust_C, are_all=True)
+        else:
+            expected = foresee_purity(rows, of.function, num_top, trust_M)
     if of.pool is not None:
-        num_top = of.pool.scale(num_selected)
-        found, top = (
-            measure_quality(of.pool.readable, of.function, num_top, constant),
-            of.pool.among_selected(of.arm, CONFIDENCE),
-        )
-        if found is not None and top.n:
-            pool = replace(found, top=top, top_trust=float(of.selected_trust_M.mean()), drawn=of.pool.drawn)
+        num_top, drawn = of.pool.scale(len(trust_M)), of.pool.drawn
+        quality = measure_quality(of.pool.readable, of.function, num_top, constant)
+        top = of.pool.among_selected(of.known.arm, CONFIDENCE)
+        if quality is not None and top.n:
+            pool = replace(quality, top=top, top_trust=float(trust_M.mean()), drawn=drawn)
             rivals = find_rivals(of.pool, "pool", of.function, num_top, of.seed, false_alarms=FALSE_ALARMS)
-    teacher = source.share_right(confidence=CONFIDENCE) if len(source) else None
-    return Evidence(
-        **{item.name: getattr(of, item.name) for item in fields(KnownEvidence)},
-        num_selected=num_selected,
+    return replace(
+        of.known,
+        num_selected=len(trust_M),
         validation=validation,
         pool=pool,
-        teacher=teacher,
+        teacher=of.source.share_right(confidence=CONFIDENCE) if len(of.source) else None,
         foreseen=expected,
         rivals=rivals,
     )
@@ -224,13 +241,10 @@ def measure_quality(graded: GradedRows, function: str, num_top: int, constant: f
     score, num_top = graded.scores[function], min(max(num_top, 1), num_rows)
     (top,) = graded.rank_by_score(function, [num_top], CONFIDENCE)
     top_M, believed_N = np.argsort(-score.raw_N, kind="stable")[:num_top], score.trust_N >= 0.5
-    auc = None
-    if 0 < num_right < num_rows:
-        auc = metrics.auc(score.raw_N, graded.correct_N, cluster_N=graded.cluster_N)
     return Quality(
         rows=num_rows,
         rarer=min(num_right, num_rows - num_right),
-        auc=auc,
+        auc=graded.auc(score.raw_N),
         share_right=graded.share_right(confidence=CONFIDENCE),
         brier_excess=compute_brier_excess(score.trust_N, graded, constant),
         top=top,

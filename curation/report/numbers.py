@@ -22,8 +22,7 @@ from curation.report.by_difficulty import (
     read_difficulties,
     summarise_difficulty,
 )
-from curation.report.class_table import collect_class_table
-from curation.report.diversity import measure_diversity
+from curation.report.class_table import collect_class_table, measure_diversity
 from curation.report.headline import say
 from curation.report.measures import make_finite
 from curation.report.record import FORMAT, TEACHER, GenerationRecord, RunInputs
@@ -37,8 +36,15 @@ from curation.report.rows import (
     without_constant,
 )
 from curation.report.samples import collect_samples
-from curation.report.students import collect_further_students, collect_students, describe_model
-from curation.report.tested import compute_accuracy, explain_unlike, read_domain, read_tests
+from curation.report.tested import (
+    collect_further_students,
+    collect_students,
+    compute_accuracy,
+    describe_model,
+    explain_unlike,
+    read_domain,
+    read_tests,
+)
 from curation.report.trusted import (
     MeasuredRows,
     collect_evidence,

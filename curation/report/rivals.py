@@ -41,6 +41,11 @@ class Rival:
         """Whether the signal is shown to rank better than the trust function, by AUC or by purity."""
         return (self.auc is not None and self.auc.high < 0) or self.purity.high < 0
 
+    def to_entry(self) -> Json:
+        """Return the comparison as an entry of the trust table: ``signal``, ``num_top``, ``auc`` and ``purity``."""
+        auc = None if self.auc is None else self.auc.to_json()
+        return {"signal": self.signal, "num_top": self.num_top, "auc": auc, "purity": self.purity.to_json()}
+
 
 def compare_with_signal(
     rows: GradedRows, where: str, function: str, signal: str, num_top: int, seed: int, *, confidence: float = CONFIDENCE
@@ -104,13 +109,3 @@ def find_best_signal(measured: Mapping[str, GradedRows]) -> tuple[str, str] | No
         if aucs:
             return max(aucs, key=lambda name: aucs[name]), where
     return None
-
-
-def make_rival_entry(rival: Rival) -> Json:
-    """Return a comparison as an entry of the trust table: ``signal``, ``num_top``, ``auc`` and ``purity``."""
-    return {
-        "signal": rival.signal,
-        "num_top": rival.num_top,
-        "auc": None if rival.auc is None else rival.auc.to_json(),
-        "purity": rival.purity.to_json(),
-    }

@@ -20,7 +20,7 @@ from curation.domains.grading import Graded, read_grades_among
 from curation.errors import get_error_kind
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json
-from curation.metrics import CONFIDENCE, Estimate, compute_share_right, compute_top_purities
+from curation.metrics import CONFIDENCE, Estimate, auc, compute_share_right, compute_top_purities
 from curation.refs import TableRef
 from curation.tables import io, scans
 from curation.trust import Scores, get_trust
@@ -89,6 +89,12 @@ class GradedRows:
     def share_right(self, *, confidence: float = CONFIDENCE) -> Estimate:
         """Return the share of right labels; NaN for no rows."""
         return compute_share_right(self.correct_N, self.cluster_N, confidence=confidence)
+
+    def auc(self, raw_N: Float64s | Bools) -> Estimate | None:
+        """Return the AUC of a score on these rows, or ``None`` if all labels are right or all are wrong."""
+        if not 0 < self.num_right < len(self):
+            return None
+        return auc(raw_N.astype(np.float64), self.correct_N, cluster_N=self.cluster_N)
 
     @property
     def distinct(self) -> "GradedRows":

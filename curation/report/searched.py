@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from curation.config.tune import LARGER_IS_BETTER
 from curation.json_types import Json, JsonView
-from curation.report.frame import GREY, as_chart
+from curation.report.charts import GREY, as_chart
 from curation.report.headline import say
 from curation.storage.paths import Place, to_place
 

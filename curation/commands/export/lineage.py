@@ -13,7 +13,7 @@ from curation.pipeline.growth import iter_prepare_records
 from curation.pipeline.numbers import read_numbers_after
 from curation.refs import ModelRef, TableRef
 from curation.report.rules import STOP
-from curation.report.students import collect_trainings, describe_decoding
+from curation.report.tested import collect_trainings, describe_decoding
 from curation.stages.chooser import is_ranked_as_reference
 from curation.stages.label import Label
 from curation.stages.score import Score
