@@ -26,8 +26,8 @@ from scipy.special import ndtr
 
 from curation.domains.unseen_labels import SeenLabels, UnseenLabels
 from curation.metrics.shift import compare_samples, compare_texts
+from curation.report.checks import find_near_copies
 from curation.report.evidence import Material
-from curation.report.near_copies import find_near_copies
 from curation.report.record import PossibleGroups
 from curation.report.rows import FunctionScores, GradedRows
 from curation.stages.preview import is_possible_group

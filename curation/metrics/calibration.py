@@ -25,7 +25,7 @@ from curation.metrics.estimates import (
     Clusters,
     Estimate,
     as_flags,
-    as_trust,
+    as_scores,
     check_same_length,
     compute_inflation,
     compute_proportion,
@@ -79,7 +79,7 @@ def ece(
     gap_B = cells.gap_sums(cells.counts_C) / n
     calibrated_B = np.sqrt(cells.by_bin(cells.counts_C * cells.mean_trust_C * (1 - cells.mean_trust_C))) / n
     clear_B = np.abs(gap_B) > math.sqrt(math.log(n + 1)) * calibrated_B
-    noise_RB = cells.resample(cells.gap_sums, seed) / n - gap_B
+    noise_RB = resample(cells.counts_C, cells.gap_sums, seed, by_cluster=cells.by_cluster) / n - gap_B
     noise_RB = np.where(clear_B, noise_RB, np.random.default_rng([seed, 1]).normal(0, calibrated_B, noise_RB.shape))
     signed_RB = np.sign(gap_B) * noise_RB
     value = float(np.abs(gap_B).sum())
@@ -96,7 +96,9 @@ def brier(trust_N: ArrayLike, correct_N: ArrayLike, *, seed: int = 0, cluster_N:
     cells = _count_cells(trust, correct, _compute_inner_edges(trust, NUM_BINS, "width"), cluster_N)
     value = float(((trust - correct) ** 2).mean())
     shift = value - float(cells.brier(cells.counts_C))
-    low, high = np.nanquantile(cells.resample(cells.brier, seed) + shift, [TAIL, 1 - TAIL])
+    low, high = np.nanquantile(
+        resample(cells.counts_C, cells.brier, seed, by_cluster=cells.by_cluster) + shift, [TAIL, 1 - TAIL]
+    )
     return Estimate(value=value, low=float(low), high=float(high), n=len(trust))
 
 
@@ -134,7 +136,10 @@ def compute_brier_parts(
     if n == 0:
         return {"brier": score, "uncertainty": uncertainty, **dict.fromkeys(names, make_undefined(0))}
     cells = _count_cells(trust, correct, _compute_inner_edges(trust, bins, equal), cluster_N)
-    value_3, resampled_R3 = cells.parts(cells.counts_C), cells.resample(cells.parts, seed)
+    value_3, resampled_R3 = (
+        cells.parts(cells.counts_C),
+        resample(cells.counts_C, cells.parts, seed, by_cluster=cells.by_cluster),
+    )
     # The last part contains all of the change that the cells make in the score.
     value_3[2] += score.value - float(cells.brier(cells.counts_C))
     parts = {"brier": score, "uncertainty": uncertainty}
@@ -160,7 +165,9 @@ def compute_reliability(
 
 def _check_inputs(trust_N: ArrayLike, correct_N: ArrayLike) -> tuple[Floats, Bools]:
     """Return trust and correctness as arrays [N]; raise ``ValueError`` if a value or a length is invalid."""
-    trust, correct = as_trust(trust_N), as_flags(correct_N)
+    trust, correct = as_scores(trust_N), as_flags(correct_N)
+    if len(trust) and not (trust.min() >= 0 and trust.max() <= 1):
+        raise ValueError(f"trust scores range from {trust.min()} to {trust.max()}, not within [0, 1]")
     check_same_length(trust, correct)
     return trust, correct
 
@@ -193,10 +200,6 @@ class _Cells(NamedTuple):
     starts_B: Int64s
     by_cluster: Any = None
     """Counts of each cluster of rows, a sparse matrix [K, C], or None if rows are independent."""
-
-    def resample(self, statistic: Callable[[Int64s], Floats], seed: int) -> Floats:
-        """Return the statistic of bootstrap draws of the clusters, or of the rows if they have no clusters."""
-        return resample(self.counts_C, statistic, seed, by_cluster=self.by_cluster)
 
     def by_bin(self, values: NDArray[Any]) -> Floats:
         """Return sums of values [..., C] over each bin, [..., B]."""

@@ -249,14 +249,6 @@ def as_scores(values: ArrayLike) -> Floats:
     return scores_N
 
 
-def as_trust(values: ArrayLike) -> Floats:
-    """Return trust scores [N] as float64."""
-    trust_N = as_scores(values)
-    if len(trust_N) and not (trust_N.min() >= 0 and trust_N.max() <= 1):
-        raise ValueError(f"trust scores range from {trust_N.min()} to {trust_N.max()}, not within [0, 1]")
-    return trust_N
-
-
 def as_flags(values: ArrayLike) -> Bools:
     """Return correctness [N] as booleans."""
     given_N = np.asarray(values)

@@ -161,16 +161,29 @@ def pool_strata(strata: Sequence[RowDifferences]) -> RowDifferences:
 
 
 def compare_rows(rows: RowDifferences, *, seed: int = 0) -> Comparison:
-    """Return the paired test of the first model against the second; exact if rows are independent and have one run."""
+    """Return the paired test of the first model against the second; exact if rows are independent and have one run.
+
+    With several runs the interval is Tango's for the number of single-run rows that would vary as much.
+    """
+    n, total, steps_C, difference = len(rows), int(rows.steps_N.sum()), rows.steps_N, make_undefined(0)
     if rows.per_unit == 1 and rows.cluster_N is None:
-        return compute_paired_test(int((rows.steps_N > 0).sum()), int((rows.steps_N < 0).sum()), len(rows))
-    total, steps_C = int(rows.steps_N.sum()), rows.steps_N
+        return compute_paired_test(int((rows.steps_N > 0).sum()), int((rows.steps_N < 0).sum()), n)
     if rows.cluster_N is not None:
         steps_C = np.bincount(np.unique(rows.cluster_N, return_inverse=True)[1], rows.steps_N).astype(np.int64)
+    if n:
+        difference_N, inflation = rows.steps_N / rows.per_unit, rows.inflation
+        mean, size = float(rows.steps_N.sum()) / rows.per_unit / n, float(np.abs(difference_N).mean())
+        # The size of a discordant row's difference. One of full size is added: a few small ones do not rule out larger.
+        usual = (n * float(np.square(difference_N).mean()) + 1) / (n * size + 1)
+        single = size - mean**2  # the variance of a row with one run each
+        several = (usual * size - mean**2) * inflation + n * rows.shift_variance
+        effective = max(n * single / several if single > 0 and several > 0 else n / inflation, NO_ROWS)
+        first, second = effective * (size + mean) / 2, effective * (size - mean) / 2
+        difference = score_interval(first, second, effective, num_rows=n)
     return Comparison(
         p_value=compute_sign_flip(steps_C, seed=seed),
         better="tie" if total == 0 else "first" if total > 0 else "second",
-        difference=_compute_difference(rows),
+        difference=difference,
     )
 
 
@@ -339,22 +352,6 @@ def compute_sign_flip(steps_N: Int64s, *, seed: int = 0) -> float:
             wider[first::size][: len(part)] = part
         chance = wider
     return min(1.0, float(chance[least:].sum()))
-
-
-def _compute_difference(rows: RowDifferences) -> Estimate:
-    """Return the mean difference with Tango's interval for the number of single-run rows that would vary as much."""
-    n = len(rows)
-    if n == 0:
-        return make_undefined(0)
-    difference_N = rows.steps_N / rows.per_unit
-    mean, size = float(rows.steps_N.sum()) / rows.per_unit / n, float(np.abs(difference_N).mean())
-    # The size of a discordant row's difference. One of full size is added: a few small ones do not rule out larger.
-    usual = (n * float(np.square(difference_N).mean()) + 1) / (n * size + 1)
-    single = size - mean**2  # the variance of a row with one run each
-    several = (usual * size - mean**2) * rows.inflation + n * rows.shift_variance
-    effective = max(n * single / several if single > 0 and several > 0 else n / rows.inflation, NO_ROWS)
-    first, second = effective * (size + mean) / 2, effective * (size - mean) / 2
-    return score_interval(first, second, effective, num_rows=n)
 
 
 def _as_runs(values: ArrayLike) -> Bools:

@@ -50,8 +50,20 @@ def auc(scores_N: ArrayLike, correct_N: ArrayLike, *, cluster_N: Clusters = None
     value, num_rows = float(_compute_auc(counts_2G)), int(counts_2G.sum())
     if math.isnan(value):
         return make_undefined(num_rows)
-    rarer = float(counts_2G.sum(axis=1).min())
-    as_many = rarer if value in (0.0, 1.0) else value * (1 - value) / _compute_auc_variance(counts_2G, value)
+    wrong_G, right_G = counts_2G
+    num_wrong, num_right = float(wrong_G.sum()), float(right_G.sum())
+    as_many = min(num_wrong, num_right)
+    if value not in (0.0, 1.0):
+        below_G = (np.cumsum(wrong_G) - wrong_G + wrong_G / 2) / num_wrong  # the share of wrong rows below a score
+        above_G = 1 - (np.cumsum(right_G) - right_G + right_G / 2) / num_right
+        of_rows = sum(
+            float(rows_G @ np.square(share_G - value)) / (num * max(num - 1, 1))
+            for rows_G, share_G, num in ((right_G, below_G, num_right), (wrong_G, above_G, num_wrong))
+        )
+        pairs = 1 + ((num_wrong + num_right) / 2 - 1) * ((1 - value) / (2 - value) + value / (1 + value))
+        expected = value * (1 - value) * pairs / (num_wrong * num_right)
+        known = as_many - 1
+        as_many = value * (1 - value) / ((known * of_rows + _PRIOR_ROWS * expected) / (known + _PRIOR_ROWS))
     if cluster_N is not None:
         influence_N = compute_influence(*compute_placements(scores, correct), correct)
         as_many /= compute_inflation(influence_N, cluster_N)
@@ -101,23 +113,6 @@ def _count_by_score(scores_N: Floats, correct_N: Bools) -> Int64s:
     distinct_G, group_N = np.unique(scores_N, return_inverse=True)
     num_groups = len(distinct_G)
     return np.bincount(group_N + num_groups * correct_N, minlength=2 * num_groups).reshape(2, num_groups)
-
-
-def _compute_auc_variance(counts_2G: Int64s, value: float) -> float:
-    """Compute the variance of the AUC ``value`` in (0, 1): DeLong's, shrunk towards that of Hanley and McNeil."""
-    wrong_G, right_G = counts_2G
-    num_wrong, num_right = float(wrong_G.sum()), float(right_G.sum())
-    below_G = (np.cumsum(wrong_G) - wrong_G + wrong_G / 2) / num_wrong  # the share of wrong rows below a score
-    above_G = 1 - (np.cumsum(right_G) - right_G + right_G / 2) / num_right
-    of_rows = sum(
-        float(rows_G @ np.square(share_G - value)) / (num * max(num - 1, 1))
-        for rows_G, share_G, num in ((right_G, below_G, num_right), (wrong_G, above_G, num_wrong))
-    )
-    mean = (num_wrong + num_right) / 2 - 1
-    pairs = 1 + mean * ((1 - value) / (2 - value) + value / (1 + value))
-    expected = value * (1 - value) * pairs / (num_wrong * num_right)
-    known = min(num_wrong, num_right) - 1
-    return (known * of_rows + _PRIOR_ROWS * expected) / (known + _PRIOR_ROWS)
 
 
 def _compute_auc(counts_2G: Int64s) -> Floats:

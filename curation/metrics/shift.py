@@ -167,10 +167,15 @@ def compare_samples(source_ND: ArrayLike, pool_MD: ArrayLike, *, seed: int, max_
         return Shift(auc=auc([], []), p_value=1.0, num_source=num_source, num_pool=num_pool)
     states_ND, is_pool_N = np.concatenate(sides), np.repeat([False, True], [num_source, num_pool])
     held_N = draw_stratified(is_pool_N, 0.5, rng)
-    scores_H = _score_rows(states_ND[~held_N], is_pool_N[~held_N], states_ND[held_N], rng)
-    is_pool_H = is_pool_N[held_N]
+    fit_FD, is_pool_F = states_ND[~held_N], is_pool_N[~held_N]
+    inner_F, reached = draw_stratified(is_pool_F, _INNER_SHARE, rng), []
+    for squares in (False, True):
+        fit, inner = _make_features(fit_FD[~inner_F], fit_FD[inner_F], squares)
+        reached.append(compute_auc_value(inner @ _fit_ridge(fit, is_pool_F[~inner_F]), is_pool_F[inner_F]))
+    fit, held = _make_features(fit_FD, states_ND[held_N], squares=reached[1] > reached[0])
+    scores_H = np.asarray(held @ _fit_ridge(fit, is_pool_F))  # how much a row looks like a pool row
     distances = compute_distances(sides[0], sides[1], rng)
-    return _test(scores_H, is_pool_H, distances, num_source=num_source, num_pool=num_pool)
+    return _test(scores_H, is_pool_N[held_N], distances, num_source=num_source, num_pool=num_pool)
 
 
 def _test(scores_H: Float32s, is_pool_H: Bools, distances: Distances, **further: Any) -> Shift:
@@ -207,17 +212,6 @@ def draw_stratified(is_pool_N: Bools, share: float, rng: np.random.Generator) ->
         rows = rng.permutation(np.flatnonzero(is_pool_N == side))
         marked_N[rows[: max(1, round(share * len(rows)))]] = True
     return marked_N
-
-
-def _score_rows(fit_FD: Float32s, is_pool_F: Bools, held_HD: Float32s, rng: np.random.Generator) -> Float32s:
-    """Return scores of how much each held-out row looks like a pool row, float32 [H]."""
-    inner_F = draw_stratified(is_pool_F, _INNER_SHARE, rng)
-    reached = []
-    for squares in (False, True):
-        fit, inner = _make_features(fit_FD[~inner_F], fit_FD[inner_F], squares)
-        reached.append(compute_auc_value(inner @ _fit_ridge(fit, is_pool_F[~inner_F]), is_pool_F[inner_F]))
-    fit, held = _make_features(fit_FD, held_HD, squares=reached[1] > reached[0])
-    return np.asarray(held @ _fit_ridge(fit, is_pool_F))
 
 
 def _make_features(fit_FD: Float32s, held_HD: Float32s, squares: bool) -> tuple[Float32s, Float32s]:

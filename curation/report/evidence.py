@@ -15,7 +15,7 @@ from curation.domains.unseen_labels import UnseenLabels
 from curation.json_types import JsonView
 from curation.metrics import Estimate
 from curation.metrics.estimates import NORMAL_QUANTILE, Number
-from curation.report.near_copies import NearCopies
+from curation.report.checks import QUANTILE, Control, NearCopies, OptionLengths
 from curation.report.record import PossibleGroups
 from curation.report.rivals import Rival, find_rivals
 from curation.report.rows import GradedRows
@@ -26,8 +26,6 @@ NUM_BINS = 10
 """Number of bins of equally many validation rows by trust, in which the pool's selected rows are counted."""
 FALSE_ALARMS = 0.05
 """Probability that any free signal seems to rank better than a trust function that is as good as all of them."""
-QUANTILE = 2.5758293035489004
-"""Quantile of the normal distribution for these intervals."""
 FEW_ROWS = 100
 """Minimum number of rows; with fewer, a share near one half is not known to within 10 points."""
 
@@ -61,30 +59,6 @@ class PredictedPurity:
     purity: Estimate
     drop: Estimate
     """Purity of validation's own top rows less ``purity``, with its 99 % interval."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Control:
-    """A baseline classifier of words, compared with trust on held-out labelled rows (``curation.report.control``)."""
-
-    accuracy: Estimate
-    """Share of all rows that the classifier labels right."""
-    top: Estimate
-    """Share of right labels among the classifier's surest rows."""
-    trust_top: Estimate
-    """Share of right teacher labels among as many rows that trust ranks first."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptionLengths:
-    """A comparison of chosen and right options; lengths are in characters, intervals have 99 % confidence."""
-
-    shorter: Estimate
-    """Mean length of the right option less that of the chosen one."""
-    gain: Estimate
-    """Share of right choices by the score per character less that by the whole score."""
-    scores: tuple[tuple[int, float], ...]
-    """Mean length and mean score (nats) of the shorter half of the options and of the longer half."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,9 +50,9 @@ def trust_metrics(rows: GradedRows, num_top: int, constant: float, seed: int) ->
     num_top = min(num_top, len(rows))
 
     def measure(name: str) -> Json:
-        found = _measure_calibration(rows, name, seed)
+        found = measure_calibration(rows, name, seed)
         of: Json = {"seed": seed, "cluster_N": rows.cluster_N}
-        parts = metrics.compute_brier_parts(rows.scores[name].trust_N, rows.correct_N, bins=ECE_BINS, **of)
+        parts = metrics.compute_brier_parts(rows.scores[name].trust_N, rows.correct_N, **of)
         top = rows.rank(name, [num_top])[0].to_json() if num_top else None
         return {**found, "brier_parts": {key: parts[key].to_json() for key in BRIER_PARTS}, "purity_at_n": top}
 
@@ -73,30 +73,19 @@ def compute_constant_metrics(graded: GradedRows, constant: float, seed: int) -> 
     """Return ECE and Brier score of a constant trust, the baseline of all trust functions."""
     trust_N = np.full(len(graded), constant)
     of: Json = {"seed": seed, "cluster_N": graded.cluster_N}
-    ece = metrics.ece(trust_N, graded.correct_N, bins=ECE_BINS, **of)
+    ece = metrics.ece(trust_N, graded.correct_N, **of)
     brier = metrics.brier(trust_N, graded.correct_N, **of)
     return {"value": constant, "ece": ece.to_json(), "brier": brier.to_json()}
 
 
-def measure_regime(rows: GradedRows, function: str, num_top: int, constant: float, seed: int) -> Json:
-    """Return a labelled set's share right, and AUC, ECE, Brier score and top rows' purity by one trust function."""
-    return {
-        "n": len(rows),
-        "share_right": rows.share_right().to_json(),
-        **_measure_calibration(rows, function, seed),
-        "num_top": num_top,
-        "purity_at_n": rows.rank_by_score(function, [num_top])[0].to_json() if num_top else None,
-        "constant": compute_constant_metrics(rows, constant, seed),
-    }
-
-
-def _measure_calibration(graded: GradedRows, function: str, seed: int) -> Json:
+def measure_calibration(graded: GradedRows, function: str, seed: int) -> Json:
+    """Return AUC, ECE over bins of equal width and of equal mass, and Brier score of a trust function."""
     score, correct_N, auc = graded.scores[function], graded.correct_N, graded.auc(graded.scores[function].raw_N)
     of: Json = {"seed": seed, "cluster_N": graded.cluster_N}
     # In this order, as numbers over the same cells share their resamples.
-    width = metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, **of).to_json()
+    width = metrics.ece(score.trust_N, correct_N, **of).to_json()
     brier = metrics.brier(score.trust_N, correct_N, **of).to_json()
-    mass = metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, equal="mass", **of).to_json()
+    mass = metrics.ece(score.trust_N, correct_N, equal="mass", **of).to_json()
     return {"auc": None if auc is None else auc.to_json(), "ece": width, "ece_equal_mass": mass, "brier": brier}
 
 
@@ -104,7 +93,7 @@ def collect_reliability(rows: GradedRows) -> Json:
     """Return, by trust function, the non-empty bins with mean trust, share right and its exact interval."""
     result: Json = {}
     for name, score in rows.scores.items():
-        bins = metrics.compute_reliability(score.trust_N, rows.correct_N, bins=ECE_BINS)
+        bins = metrics.compute_reliability(score.trust_N, rows.correct_N)
         shares = [compute_count_share(round(item.share_right * item.n), item.n) for item in bins]
         kept = [{"low": item.low, "high": item.high, "mean_trust": item.mean_trust} for item in bins]
         result[name] = [{**item, "share_right": share} for item, share in zip(kept, shares, strict=True)]

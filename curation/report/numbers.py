@@ -13,7 +13,7 @@ from curation.features import features, list_divisions
 from curation.hashing import derive
 from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
-from curation.refs import Ref
+from curation.refs import Ref, TableRef
 from curation.registry import load_code
 from curation.report import measures
 from curation.report.by_difficulty import (
@@ -26,13 +26,13 @@ from curation.report.class_table import collect_class_table, measure_diversity
 from curation.report.headline import say
 from curation.report.measures import make_finite
 from curation.report.record import FORMAT, TEACHER, GenerationRecord, RunInputs
-from curation.report.risk_curves import compute_risk_curves
 from curation.report.rows import (
+    LOWEST,
     MOST_GRADED,
     SAMPLE,
     count_graded,
     read_graded_rows,
-    read_selected_rows,
+    read_scores,
     without_constant,
 )
 from curation.report.samples import collect_samples
@@ -53,6 +53,7 @@ from curation.report.trusted import (
     measure_regimes,
     trust_tables,
 )
+from curation.selection.risk import compute_risk_curve
 from curation.tables import io
 
 
@@ -70,7 +71,9 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
     mine_N = io.find_offsets(record.labels["pool"], every_N) >= 0
     difficulty, of_test = (every_N[mine_N], values_N[mine_N]), read_difficulties(run.prepared.get("test"), run.domain)
     lines, means = measure_regimes(rows)
-    num_candidates = _count_candidates(record, num_pool)
+    # One row per question may be selected.
+    num_again = record.repeats["num_rows"] - record.repeats["num_questions"]
+    num_candidates = num_pool - (int(num_again * num_pool / record.repeats["num_pool"]) if num_again else 0)
     foreseen = {} if pool is not None else foresee_purities(rows, num_candidates)
     chosen = {arm: _collect_selected(rows, arm, foreseen.get(arm)) for arm in selected}
     students = collect_students(run, record, chosen, selected)
@@ -119,7 +122,7 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "difficulty": summarise_difficulty(difficulty, selected),
         "purity_by_difficulty": compute_purity_bins(pool, selected, difficulty),
         "accuracy_by_difficulty": compute_accuracy_bins(tests, of_test),
-        "risk_curves": compute_risk_curves(run, record, rows.graded, pool, num_pool=num_pool, share=rows.share),
+        "risk_curves": compute_risk_curves(rows),
         "judging": collect_judging(record, alone=read_domain(run.config).judge is not None),
         "features": collect_feature_numbers(record.features),
     }
@@ -140,7 +143,9 @@ def collect_feature_numbers(made: Mapping[str, JsonView]) -> Json:
 
 def _read_rows(run: RunInputs, record: GenerationRecord) -> MeasuredRows:
     """Read the graded rows with all functions' scores, and of a large pool a sample."""
-    tables = {arm: read_selected_rows(ref) for arm, ref in record.selections.items()}
+    columns = {"row_id": "row_id", "rank": "rank", "trust": "trust", "is_parsed": "label IS NOT NULL"}
+    selections = record.selections.items()
+    tables = {arm: io.open_table(ref).to_table(columns=columns).sort_by("rank") for arm, ref in selections}
     teacher, free = run.config.get("teacher", {}), ["internal_confidence"]
     if teacher.get("backend") == GIVEN and not teacher.get("reader"):
         free = []  # no model gave log-probabilities
@@ -201,13 +206,6 @@ def _collect_selected(rows: MeasuredRows, arm: str, foreseen: Estimate | None) -
         "oracle": record.budget["oracle"] or traits.oracle or is_excluded_by_gold(record),
         "num_unread": None if traits.signal is None else record.unread.get(traits.signal.column),
     }
-
-
-def _count_candidates(record: GenerationRecord, num_pool: int) -> int:
-    """Return how many of the pool's labelled rows may be selected: one per question."""
-    counts = record.repeats
-    num_again = counts["num_rows"] - counts["num_questions"]
-    return num_pool - int(num_again * num_pool / counts["num_pool"]) if num_again else num_pool
 
 
 def collect_judging(record: GenerationRecord, *, alone: bool) -> Json | None:
@@ -277,3 +275,76 @@ def collect_guarantee(run: RunInputs, record: GenerationRecord) -> Json | None:
 def is_excluded_by_gold(record: GenerationRecord) -> bool:
     """Return whether rows are excluded for all arms only because their gold completion is too long."""
     return any(found["num_gold_only"] for found in record.too_long.values())
+
+
+def compute_risk_curves(of: MeasuredRows) -> Json | None:
+    """Return a risk-controlled budget's noise on calibration, its bound, and noise at deployment, by share of the pool.
+
+    Paper, figure "Risk-controlled threshold calibration". The cuts are quantiles of the scores of the pool, and the
+    ``chosen`` one, which is ``None`` if no cut is certified. A bound is ``None`` if no calibration row is kept. Noise
+    at deployment is known only if the run has an audit set. The result is ``None`` if the budget has no risk rule, or a
+    cut for each class.
+    """
+    run, record, pool = of.run, of.record, of.pool
+    risk = record.budget["risk"]
+    if risk is None or "classes" in risk:  # the table of classes has their cuts
+        return None
+    threshold = record.budget["threshold"]
+
+    def read_too_long(split: str) -> Int64s:
+        """Return the ids of a split's rows that are too long to train on, which the budget skips, int64 [M]."""
+        if split not in record.too_long:
+            return np.zeros(0, dtype=np.int64)
+        table = io.read(TableRef.from_json(record.too_long[split]["table"]), columns=["row_id"])
+        return np.asarray(table["row_id"].to_numpy())
+
+    trust = ARMS[record.budget["reference"]].trust
+    rows, out_M = of.graded["calibration"].one_a_cluster, read_too_long("pool")
+    raw_N = rows.scores[trust].raw_N
+    may_N = rows.parsed_N & (raw_N > LOWEST) & ~np.isin(rows.row_ids_N, read_too_long("calibration"))
+    every = read_scores(record.labels["pool"], [trust], share=of.share, seed=derive(run.seed, SAMPLE))
+    scored = every.scores[trust]
+    kept_N = every.parsed_N & (scored.raw_N > LOWEST) & ~np.isin(every.row_ids_N, out_M)
+    pool_N = np.where(kept_N, scored.raw_N, -np.inf).astype(np.float32).astype(np.float64)
+    settings = {key: risk[key] for key in ("rule", "kind", "alpha", "delta")}
+    calibration_N, seed = np.where(may_N, raw_N, -np.inf), derive(run.seed, "risk")
+    found = compute_risk_curve(calibration_N, rows.correct_N, pool_N, **settings, seed=seed)
+    cuts_G = np.unique([*found.threshold_G.tolist(), *([] if threshold is None else [threshold])])
+    # The least trust at or above each cut: trust never falls with the raw score.
+    order_M = np.argsort(pool_N)[-int(kept_N.sum()) :]
+    least_M = np.minimum.accumulate(scored.trust_N[order_M][::-1])[::-1]
+    least_G = np.append(least_M, np.inf)[np.searchsorted(pool_N[order_M], cuts_G, side="left")]
+    shares: list[Json | None] = [None] * len(cuts_G)
+    if pool is not None:
+        wrong_G, right_G = pool.above(trust, cuts_G, out_M)
+        shares = list(map(measures.compute_count_share, wrong_G, wrong_G + right_G))
+    trusts = zip(least_G.tolist(), shares, strict=True)
+    at_cut = {
+        cut: {"threshold": cut, "trust": least, "deployment": share}
+        for cut, (least, share) in zip(cuts_G.tolist(), trusts, strict=True)
+    }
+    points = [
+        {
+            **at_cut[cut],
+            "share": float(found.share_G[g]),
+            "tried": bool(found.tried_G[g]),
+            "calibration": measures.compute_count_share(found.wrong_G[g], found.kept_G[g]),
+            "bound": float(found.bound_G[g]) if found.kept_G[g] else None,
+        }
+        for g, cut in enumerate(found.threshold_G.tolist())
+    ]
+    chosen = None
+    if threshold is not None:
+        share = int((pool_N >= threshold).sum()) / len(pool_N)
+        noise = measures.compute_count_share(round(risk["noise"] * risk["num_kept"]), risk["num_kept"])
+        chosen = {**at_cut[threshold], "share": share, "calibration": noise, "bound": risk["bound"]}
+    return {
+        **settings,
+        "level": found.level,
+        "start": found.start,
+        "num_calibration": found.num_rows,
+        "num_pool": of.num_pool,
+        "num_graded": None if pool is None else len(pool),
+        "points": points,
+        "chosen": chosen,
+    }

@@ -77,18 +77,13 @@ def find_rivals(
     1 - ``false_alarms`` / k, the probability that a function as good as all signals has such an interval is at most
     ``false_alarms`` (Bonferroni: 2 k lower tails of ``false_alarms`` / 2 k).
     """
-    signals = [name for name in list_free(rows) if name != function]
+    signals = [name for name in free_of(rows.scores) if name in rows.scores and name != function]
     if not signals or not rows.parsed_N.any() or function not in rows.scores:
         return ()
     level = 1 - false_alarms / len(signals)
     return tuple(
         compare_with_signal(rows, where, function, signal, num_top, seed, confidence=level) for signal in signals
     )
-
-
-def list_free(rows: GradedRows) -> list[str]:
-    """Return the free signals whose scores the rows have."""
-    return [name for name in free_of(rows.scores) if name in rows.scores]
 
 
 def find_best_signal(measured: Mapping[str, GradedRows]) -> tuple[str, str] | None:
@@ -104,7 +99,8 @@ def find_best_signal(measured: Mapping[str, GradedRows]) -> tuple[str, str] | No
             continue
         aucs = {
             name: np.nan_to_num(metrics.compute_auc_value(parsed.scores[name].raw_N, parsed.correct_N))
-            for name in list_free(parsed)
+            for name in free_of(parsed.scores)
+            if name in parsed.scores
         }
         if aucs:
             return max(aucs, key=lambda name: aucs[name]), where

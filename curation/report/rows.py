@@ -6,7 +6,7 @@ an arm's rows is always that of all of them.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +42,10 @@ class FunctionScores:
 
     raw_N: Float64s
     trust_N: Float64s
+
+    def take(self, rows: Bools | Int64s) -> "FunctionScores":
+        """Return the scores of the rows that are marked, or at these places."""
+        return FunctionScores(raw_N=self.raw_N[rows], trust_N=self.trust_N[rows])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +84,9 @@ class GradedRows:
 
     def subset(self, keep_N: Bools) -> "GradedRows":
         """Return the rows that ``keep_N`` marks."""
-        kept = ((name, s.raw_N[keep_N], s.trust_N[keep_N]) for name, s in self.scores.items())
-        scores = {name: FunctionScores(raw_N=raw_N, trust_N=trust_N) for name, raw_N, trust_N in kept}
-        arrays = {item.name: getattr(self, item.name) for item in fields(self) if item.name.endswith("_N")}
-        further: Json = {name: None if values_N is None else values_N[keep_N] for name, values_N in arrays.items()}
-        return replace(self, **further, scores=scores)
+        arrays = {name: values_N for name, values_N in vars(self).items() if name.endswith("_N")}
+        kept: Json = {name: None if values_N is None else values_N[keep_N] for name, values_N in arrays.items()}
+        return replace(self, **kept, scores={name: score.take(keep_N) for name, score in self.scores.items()})
 
     def share_right(self, *, confidence: float = CONFIDENCE) -> Estimate:
         """Return the share of right labels; NaN for no rows."""
@@ -225,28 +227,18 @@ def read_graded_rows(
     rows = read_scores(labels, functions, share=share, seed=seed)
     graded = read_grades_among(grades, np.sort(rows.row_ids_N))
     places_N = locate_rows(rows.row_ids_N, graded.row_ids_N)
-    scores = {
-        name: FunctionScores(raw_N=score.raw_N[places_N], trust_N=score.trust_N[places_N])
-        for name, score in rows.scores.items()
-    }
-    return GradedRows(
-        row_ids_N=graded.row_ids_N,
-        correct_N=graded.correct_N,
-        parsed_N=rows.parsed_N[places_N],
-        scores=scores,
-        question_N=graded.question_N,
-        cluster_N=graded.cluster_N,
-    )
+    scores = {name: score.take(places_N) for name, score in rows.scores.items()}
+    return GradedRows(**vars(graded), parsed_N=rows.parsed_N[places_N], scores=scores)
 
 
 def without_constant(graded: GradedRows, arms: Collection[str]) -> GradedRows:
     """Drop free signals that are equal, or null, on all parsed rows, unless they are among ``arms``."""
-
-    def varies(score: FunctionScores) -> bool:
-        return len(np.unique(score.raw_N[graded.parsed_N & (score.raw_N > LOWEST)])) > 1
-
-    scores = graded.scores.items()
-    return replace(graded, scores={name: s for name, s in scores if not is_free(name) or name in arms or varies(s)})
+    scores = {}
+    for name, score in graded.scores.items():
+        known_N = graded.parsed_N & (score.raw_N > LOWEST)
+        if not is_free(name) or name in arms or len(np.unique(score.raw_N[known_N])) > 1:
+            scores[name] = score
+    return replace(graded, scores=scores)
 
 
 def count_graded(grades: Sequence[TableRef]) -> Json:
@@ -281,12 +273,6 @@ def rank_for_arm(graded: GradedRows, arm: str, selected_M: Int64s, seed: int) ->
         keys.append(~graded.parsed_N)
     rest = np.lexsort([key[rest_N] for key in keys])
     return np.concatenate([first, np.flatnonzero(rest_N)[rest]])
-
-
-def read_selected_rows(selection: TableRef) -> pa.Table:
-    """Return an arm's rows by rank, with columns ``row_id``, ``rank``, ``trust`` and ``is_parsed``."""
-    columns = {"row_id": "row_id", "rank": "rank", "trust": "trust", "is_parsed": "label IS NOT NULL"}
-    return io.open_table(selection).to_table(columns=columns).sort_by("rank")
 
 
 def draw_rows(table: TableRef, row_ids_N: Int64s, columns: Sequence[str], seed: int) -> list[Json]:

@@ -81,8 +81,7 @@ def _find_wrong(measured: Mapping[str, GradedRows], function: str, num: int) -> 
     for where in ("pool", "validation"):
         rows = measured.get(where)
         if rows is not None and function in rows.scores:
-            wrong = rows.readable
-            wrong = wrong.subset(~wrong.correct_N)
+            wrong = rows.subset(rows.parsed_N & ~rows.correct_N)
             order = np.argsort(-wrong.scores[function].raw_N, kind="stable")[:num]
             return where, wrong.row_ids_N[order].tolist()
     return "validation", []
@@ -92,26 +91,23 @@ def _read_rows(run: RunInputs, drawing: Drawing, function: str, ids: Sequence[in
     """Return the rows with the given ids, by id; each table is scanned once."""
     filter = f"row_id IN ({', '.join(map(str, ids))})" if ids else "false"
 
-    def read(ref: TableRef | None, columns: Sequence[str] | None = None) -> dict[int, Json]:
-        rows = [] if ref is None else io.read(ref, columns, filter).to_pylist()
-        return {row["row_id"]: row for row in rows}
-
     trust = get_trust(function, 0)
     has_trust = set(trust.features) <= set(io.open_table(drawing.labels).schema.names)
     columns = dict.fromkeys(["row_id", "label", "completion", *(trust.features if has_trust else ())])
     labels = io.read(drawing.labels, columns=[*columns], filter=filter).combine_chunks()
     score_N: Any = trust.score(labels.to_batches()[0]) if has_trust and labels.num_rows else [None] * labels.num_rows
-    scores = dict(zip(labels["row_id"].to_pylist(), score_N, strict=True))
-    by_id = {row["row_id"]: row for row in labels.select(["row_id", "label", "completion"]).to_pylist()}
-    examples, gold = read(drawing.examples), read(drawing.gold, ["row_id", "gold"])
-    graded = read(drawing.grades, ["row_id", "correct"])
+    further = (drawing.examples, None), (drawing.gold, ["row_id", "gold"]), (drawing.grades, ["row_id", "correct"])
+    read = ([] if ref is None else io.read(ref, names, filter).to_pylist() for ref, names in further)
+    examples, gold, graded = ({row["row_id"]: row for row in rows} for rows in read)
+    rows = labels.select(["row_id", "label", "completion"]).to_pylist()
+    by_id = {row["row_id"]: (row, score) for row, score in zip(rows, score_N, strict=True)}
     return {
         row_id: {
             "row_id": row_id,
             "prompt": _cut(attempt(run.domain.prompt, examples[row_id])[0]),
-            "completion": _cut(by_id[row_id]["completion"]),
-            "label": by_id[row_id]["label"],
-            "trust": None if scores[row_id] is None else float(scores[row_id]),
+            "completion": _cut(by_id[row_id][0]["completion"]),
+            "label": by_id[row_id][0]["label"],
+            "trust": None if by_id[row_id][1] is None else float(by_id[row_id][1]),
             "gold": gold.get(row_id, {}).get("gold"),
             "right": graded.get(row_id, {}).get("correct"),
         }

@@ -26,11 +26,18 @@ from curation.hashing import draw_by_hash
 from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
 from curation.report import measures
+from curation.report.checks import (
+    MOST_ROWS,
+    NearCopies,
+    compute_chance,
+    find_near_copies,
+    measure_control,
+    measure_option_lengths,
+    read_questions,
+)
 from curation.report.class_table import as_evidence
-from curation.report.control import compute_chance, measure_control, measure_option_lengths
 from curation.report.evidence import CONFIDENCE, Evidence, Material, foresee_purity, weigh
 from curation.report.headline import say
-from curation.report.near_copies import MOST_ROWS, NearCopies, find_near_copies, read_questions
 from curation.report.record import GROUND_TRUTH, GenerationRecord, RunInputs
 from curation.report.rivals import compare_with_signal, find_best_signal
 from curation.report.rows import GradedRows
@@ -52,7 +59,7 @@ class MeasuredRows:
     pool: GradedRows | None
     """Graded pool, or ``None`` without an audit set."""
     selected: Mapping[str, pa.Table]
-    """Rows of each arm (``curation.report.rows.read_selected_rows``)."""
+    """Rows of each arm by rank, with row_id, rank, trust and is_parsed."""
     num_pool: int
     share: float
     """Share of the pool's labelled rows that are measured one by one."""
@@ -235,19 +242,19 @@ def trust_tables(rows: MeasuredRows) -> Json:
                         else None
                         for what, other in others.items()
                     }
-    told = say("trust", fit.get("kind"), fit.get("choice"))
+    words = say("trust", fit.get("kind"), fit.get("choice"))
     seen_in = [
         (where, tables[where]["parsed"]) for where in ("pool", "validation") if "parsed" in tables.get(where, {})
     ]
     for where, table in [item for item in seen_in if REFERENCE_ARM in item[1]["functions"]][:1]:
         found = table["functions"][REFERENCE_ARM]["against"]["best"]
-        told += [] if found is None else say("winner", "trust", where, table["num_rows"], found)
+        words += [] if found is None else say("winner", "trust", where, table["num_rows"], found)
     return {
         "ece_bins": measures.ECE_BINS,
         "fit": dict(fit),
         "best_signal": None if best is None else {"name": best[0], "chosen_on": best[1]},
         **tables,
-        "told": told,
+        "told": words,
     }
 
 
@@ -267,7 +274,14 @@ def measure_regimes(rows: MeasuredRows) -> tuple[list[Json], list[Json]]:
     for name, (regime, graded) in named.items():
         if len(seen := graded.readable):
             num_top = min(rows.scale_count(len(graded)), len(seen))
-            found = measures.measure_regime(seen, REFERENCE_ARM, num_top, constant, seed)
+            found = {
+                "n": len(seen),
+                "share_right": seen.share_right().to_json(),
+                **measures.measure_calibration(seen, REFERENCE_ARM, seed),
+                "num_top": num_top,
+                "purity_at_n": seen.rank_by_score(REFERENCE_ARM, [num_top])[0].to_json() if num_top else None,
+                "constant": measures.compute_constant_metrics(seen, constant, seed),
+            }
             lines.append({"set": name, "regime": regime, **found})
     means: list[Json] = []
     for regime in dict.fromkeys(line["regime"] for line in lines if line["regime"] != "pool"):

@@ -21,6 +21,7 @@ from curation.metrics import Estimate, compute_finite_share, compute_proportion
 from curation.metrics.estimates import compute_difference
 from curation.metrics.foreign import Foreign
 from curation.report import RunRecord
+from curation.report.checks import NearCopies
 from curation.report.evidence import (
     CONFIDENCE,
     Evidence,
@@ -31,7 +32,6 @@ from curation.report.evidence import (
     foresee_purity,
 )
 from curation.report.html import render
-from curation.report.near_copies import NearCopies
 from curation.report.record import PossibleGroups, ReviewRecord
 from curation.report.rivals import Rival
 from curation.report.rows import FunctionScores, GradedRows
