@@ -49,8 +49,7 @@ from benchmarks.verdict_pools import POOLS
 from curation.arms import FREE
 from curation.metrics import Estimate, compute_proportion
 from curation.metrics.shift import compare_samples
-from curation.report.evidence import FALSE_ALARMS, Evidence, Material, Quality, weigh
-from curation.report.rivals import find_rivals
+from curation.report.evidence import FALSE_ALARMS, Evidence, Material, Quality, find_rivals, weigh
 from curation.report.rows import FunctionScores, GradedRows
 from curation.report.rules import USE
 from curation.report.verdict import ReportVerdict, reach_verdict

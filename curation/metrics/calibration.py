@@ -47,8 +47,7 @@ class ReliabilityBin(NamedTuple):
     low: float
     high: float
     mean_trust: float
-    share_right: float
-    n: int
+    share_right: Estimate
 
 
 def ece(
@@ -158,9 +157,9 @@ def compute_reliability(
     inner_E = _compute_inner_edges(trust, bins, equal)
     edges, bin_N = [0.0, *inner_E.tolist(), 1.0], np.searchsorted(inner_E, trust)
     counts, sums, rights = (np.bincount(bin_N, of_N, minlength=bins) for of_N in (None, trust, correct))
-    filled = np.flatnonzero(counts).tolist()
-    means = ((float(sums[b] / counts[b]), float(rights[b] / counts[b]), int(counts[b])) for b in filled)
-    return [ReliabilityBin(edges[b], edges[b + 1], *mean) for b, mean in zip(filled, means, strict=True)]
+    filled = [(edges[b], edges[b + 1], b) for b in np.flatnonzero(counts).tolist()]
+    shares = {b: compute_proportion(int(rights[b]), int(counts[b])) for *_, b in filled}
+    return [ReliabilityBin(low, high, float(sums[b] / counts[b]), shares[b]) for low, high, b in filled]
 
 
 def _check_inputs(trust_N: ArrayLike, correct_N: ArrayLike) -> tuple[Floats, Bools]:

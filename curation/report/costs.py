@@ -106,7 +106,14 @@ def compare_forecast(forecast: JsonView | None, spent: Mapping[str, SpentRecord]
         return None
     stages = [stage["name"] for stage in forecast["stages"]]
     used = [spent[name] for name in stages if name in spent]
-    actual = compute_actual_amounts(used, forecast["workforce"])
+    actor_hours = make_exact(sum(item.actor_seconds for item in used) / 3600)
+    actual = {
+        "prompt_tokens": sum(item.prompt_tokens for item in used),
+        "output_tokens": sum(item.output_tokens for item in used),
+        "hours": _compute_covered([span for item in used for span in item.spans]) / 3600,
+        **{name: item.value for name, item in compute_amounts(actor_hours, forecast["workforce"]).items()},
+        "bytes": sum(item.bytes for item in used),
+    }
     if forecast["prices"] is not None:
         exact = {name: make_exact(value) for name, value in actual.items()}
         actual |= {name: item.value for name, item in compute_money(exact, PricesConfig(**forecast["prices"])).items()}
@@ -115,8 +122,7 @@ def compare_forecast(forecast: JsonView | None, spent: Mapping[str, SpentRecord]
         value, inside = actual.get(name), None
         if value is not None and None not in (estimate["low"], estimate["high"]):
             inside = estimate["low"] <= value <= estimate["high"]
-        facts = {"name": name, "words": UNITS[name], "forecast": estimate, "actual": value, "inside": inside}
-        lines.append(facts)
+        lines.append({"name": name, "words": UNITS[name], "forecast": estimate, "actual": value, "inside": inside})
     return {
         "made": datetime.fromtimestamp(forecast["made"], UTC).isoformat(timespec="seconds"),
         "currency": forecast["currency"],
@@ -126,18 +132,6 @@ def compare_forecast(forecast: JsonView | None, spent: Mapping[str, SpentRecord]
         "left_out": forecast["left_out"],
         "changed": list(forecast.get("changed", [])),
         "lines": lines,
-    }
-
-
-def compute_actual_amounts(used: Sequence[SpentRecord], workforce: Mapping[str, object]) -> dict[str, float]:
-    """Return total amounts that stages have used, by the names in ``UNITS``."""
-    actor_hours = sum(item.actor_seconds for item in used) / 3600
-    return {
-        "prompt_tokens": sum(item.prompt_tokens for item in used),
-        "output_tokens": sum(item.output_tokens for item in used),
-        "hours": _compute_covered([span for item in used for span in item.spans]) / 3600,
-        **{name: item.value for name, item in compute_amounts(make_exact(actor_hours), workforce).items()},
-        "bytes": sum(item.bytes for item in used),
     }
 
 

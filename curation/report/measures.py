@@ -91,13 +91,11 @@ def measure_calibration(graded: GradedRows, function: str, seed: int) -> Json:
 
 def collect_reliability(rows: GradedRows) -> Json:
     """Return, by trust function, the non-empty bins with mean trust, share right and its exact interval."""
-    result: Json = {}
-    for name, score in rows.scores.items():
-        bins = metrics.compute_reliability(score.trust_N, rows.correct_N)
-        shares = [compute_count_share(round(item.share_right * item.n), item.n) for item in bins]
-        kept = [{"low": item.low, "high": item.high, "mean_trust": item.mean_trust} for item in bins]
-        result[name] = [{**item, "share_right": share} for item, share in zip(kept, shares, strict=True)]
-    return result
+    found = {name: metrics.compute_reliability(score.trust_N, rows.correct_N) for name, score in rows.scores.items()}
+    return {
+        name: [{**item._asdict(), "share_right": item.share_right.to_json()} for item in bins]
+        for name, bins in found.items()
+    }
 
 
 def compute_histogram(rows: GradedRows) -> Json:

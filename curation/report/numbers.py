@@ -55,6 +55,7 @@ from curation.report.trusted import (
 )
 from curation.selection.risk import compute_risk_curve
 from curation.tables import io
+from curation.trust.parts import find_independent
 
 
 def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
@@ -77,7 +78,10 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
     foreseen = {} if pool is not None else foresee_purities(rows, num_candidates)
     chosen = {arm: _collect_selected(rows, arm, foreseen.get(arm)) for arm in selected}
     students = collect_students(run, record, chosen, selected)
-    arm = rows.shown_arm
+    # The verdict is about the method's arm, or else the first that ranks.
+    ranking = (arm for arm in selected if ARMS[arm].ranked and not ARMS[arm].gold)
+    scored = (arm for arm in ranking if ARMS[arm].trust in rows.graded["source"].scores)
+    arm = REFERENCE_ARM if REFERENCE_ARM in selected else next(scored, None)
     varied, classes = measure_diversity(record, arm, num_pool, pool, run.seed), collect_class_table(run, record, arm)
     shown: Json = {"judged": None, "evidence": None, "rows": None}
     if arm is not None:
@@ -299,7 +303,10 @@ def compute_risk_curves(of: MeasuredRows) -> Json | None:
         return np.asarray(table["row_id"].to_numpy())
 
     trust = ARMS[record.budget["reference"]].trust
-    rows, out_M = of.graded["calibration"].one_a_cluster, read_too_long("pool")
+    rows, out_M = of.graded["calibration"], read_too_long("pool")
+    if rows.cluster_N is not None:  # one row of each cluster, so that rows count as independent draws
+        assert rows.question_N is not None, "grades have both"
+        rows = rows.subset(find_independent(rows.question_N, rows.row_ids_N, rows.cluster_N))
     raw_N = rows.scores[trust].raw_N
     may_N = rows.parsed_N & (raw_N > LOWEST) & ~np.isin(rows.row_ids_N, read_too_long("calibration"))
     every = read_scores(record.labels["pool"], [trust], share=of.share, seed=derive(run.seed, SAMPLE))
@@ -316,7 +323,10 @@ def compute_risk_curves(of: MeasuredRows) -> Json | None:
     least_G = np.append(least_M, np.inf)[np.searchsorted(pool_N[order_M], cuts_G, side="left")]
     shares: list[Json | None] = [None] * len(cuts_G)
     if pool is not None:
-        wrong_G, right_G = pool.above(trust, cuts_G, out_M)
+        score_N = pool.scores[trust].raw_N
+        may_be_N = pool.parsed_N & (score_N > LOWEST) & ~np.isin(pool.row_ids_N, out_M)
+        kept = (np.sort(score_N[may_be_N & right_N]) for right_N in (~pool.correct_N, pool.correct_N))
+        wrong_G, right_G = (len(of_2) - np.searchsorted(of_2, cuts_G, side="left") for of_2 in kept)
         shares = list(map(measures.compute_count_share, wrong_G, wrong_G + right_G))
     trusts = zip(least_G.tolist(), shares, strict=True)
     at_cut = {

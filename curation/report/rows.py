@@ -24,7 +24,7 @@ from curation.metrics import CONFIDENCE, Estimate, auc, compute_share_right, com
 from curation.refs import TableRef
 from curation.tables import io, scans
 from curation.trust import Scores, get_trust
-from curation.trust.parts import find_first_of_each, find_independent
+from curation.trust.parts import find_first_of_each
 
 MOST_GRADED, SAMPLE = 1 << 20, "report sample"
 """Maximum number of labelled rows of a graded pool to measure, and the purpose of the seed that draws a sample."""
@@ -103,14 +103,6 @@ class GradedRows:
         """The first row of each question, by row id."""
         return self if self.question_N is None else self.subset(find_first_of_each(self.question_N))
 
-    @property
-    def one_a_cluster(self) -> "GradedRows":
-        """One row of each cluster, so that rows count as independent draws; all rows if there are no clusters."""
-        if self.cluster_N is None:
-            return self
-        assert self.question_N is not None, "grades have both"
-        return self.subset(find_independent(self.question_N, self.row_ids_N, self.cluster_N))
-
     def held_out(self, functions: Iterable[str], seed: int) -> "GradedRows":
         """Return one row per question, among labelled rows that no fit of ``functions`` has seen.
 
@@ -169,16 +161,6 @@ class GradedRows:
         if rows is None:
             rows = self.subset(np.isin(self.row_ids_N, self.selected[arm]))
         return compute_share_right(rows.correct_N, rows.cluster_N, confidence=confidence)
-
-    def above(self, function: str, threshold_G: Float64s, out_M: Int64s) -> Int64s:
-        """Count wrong and right rows at or above each of ascending thresholds of the raw score, int64 [2, G].
-
-        Unparsed rows and the row ids ``out_M`` are left out.
-        """
-        raw_N = self.scores[function].raw_N
-        may_N = self.parsed_N & (raw_N > LOWEST) & ~np.isin(self.row_ids_N, out_M)
-        kept_2 = (np.sort(raw_N[may_N & right_N]) for right_N in (~self.correct_N, self.correct_N))
-        return np.stack([len(kept) - np.searchsorted(kept, threshold_G, side="left") for kept in kept_2])
 
 
 class ScoredLabels(NamedTuple):

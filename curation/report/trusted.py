@@ -1,7 +1,7 @@
 """Quality of the trust functions: on held-out rows of the source ("validation"), on the pool, on probe sets.
 
 Validation rows are source rows with an out-of-sample score (``rows.GradedRows.held_out``), one per question. The free
-signals are measured, too, whether or not arms select by them (``curation.report.rivals``).
+signals are measured, too, whether or not arms select by them (``curation.report.evidence``).
 
 Every metric is computed on the parsed rows first, because trust can select no other row, and then on all rows. Among
 all rows an unparsed row ranks last with trust 0, as in selection. There readability alone predicts correctness well, so
@@ -36,10 +36,17 @@ from curation.report.checks import (
     read_questions,
 )
 from curation.report.class_table import as_evidence
-from curation.report.evidence import CONFIDENCE, Evidence, Material, foresee_purity, weigh
+from curation.report.evidence import (
+    CONFIDENCE,
+    Evidence,
+    Material,
+    compare_with_signal,
+    find_best_signal,
+    foresee_purity,
+    weigh,
+)
 from curation.report.headline import say
 from curation.report.record import GROUND_TRUTH, GenerationRecord, RunInputs
-from curation.report.rivals import compare_with_signal, find_best_signal
 from curation.report.rows import GradedRows
 from curation.tables import io
 
@@ -70,14 +77,6 @@ class MeasuredRows:
         held = self.graded["source"].held_out(self.graded["source"].scores, self.run.seed)
         found = {"validation": held, "pool": self.pool}
         return {name: rows for name, rows in found.items() if rows is not None and len(rows)}
-
-    @property
-    def shown_arm(self) -> str | None:
-        """The method's arm, or else the first that ranks, whose rows the verdict is about; None without such an arm."""
-        scored = self.graded["source"].scores
-        ranking = (arm for arm in self.selected if ARMS[arm].ranked and not ARMS[arm].gold)
-        others = (arm for arm in ranking if ARMS[arm].trust in scored)
-        return REFERENCE_ARM if REFERENCE_ARM in self.selected else next(others, None)
 
     def scale_count(self, num_rows: int) -> int:
         """Return the number of rows that is the same share of ``num_rows`` as n is of the pool, at least 1."""

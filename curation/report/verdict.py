@@ -5,8 +5,9 @@ finding. ``benchmarks.verdicts`` simulates good and bad runs, and counts false a
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import islice
+from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -25,8 +26,7 @@ SIGNS: dict[Level, str] = {USE: "✓", CARE: "!", STOP: "✕"}
 """Signs of the levels, shown beside the words so that nothing depends on a colour."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReportVerdict:
+class ReportVerdict(NamedTuple):
     """The verdict of a report: the gravest level, a sentence, and all findings, the gravest first."""
 
     level: Level
@@ -34,10 +34,6 @@ class ReportVerdict:
     sentence: str
     findings: Sequence[dict[str, str]]
     """Findings, each with ``rule``, ``level``, ``finding`` and the ``next`` step."""
-
-    def to_json(self) -> Json:
-        """Return the verdict as a JSON object."""
-        return asdict(self)
 
 
 def reach_verdict(evidence: Evidence, directory: str) -> ReportVerdict:
@@ -70,7 +66,7 @@ def with_verdict(numbers: JsonView, reviews: Sequence[ReviewRecord], directory: 
     selection, index, arm, trust = TableRef.from_json(judged["table"]), judged["index"], judged["arm"], judged["trust"]
     people = find_reviewed_purity(reviews, index, arm, selection, trust=trust, confidence=CONFIDENCE)
     evidence = replace(_EVIDENCE.validate_python(found["evidence"]), checked=people)
-    return {"verdict": reach_verdict(evidence, directory).to_json(), **found, "evidence": asdict(evidence)}
+    return {"verdict": reach_verdict(evidence, directory)._asdict(), **found, "evidence": asdict(evidence)}
 
 
 def find_reviewed_purity(
