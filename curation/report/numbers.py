@@ -1,7 +1,7 @@
 """Computation of a generation's numbers from its tables, as JSON, each number with its n and interval."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 
@@ -15,14 +15,7 @@ from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
 from curation.refs import Ref, TableRef
 from curation.registry import load_code
-from curation.report import measures
-from curation.report.by_difficulty import (
-    compute_accuracy_bins,
-    compute_purity_bins,
-    read_difficulties,
-    summarise_difficulty,
-)
-from curation.report.class_table import collect_class_table, measure_diversity
+from curation.report import by_difficulty, class_table, measures, tested, trusted
 from curation.report.headline import say
 from curation.report.measures import make_finite
 from curation.report.record import FORMAT, TEACHER, GenerationRecord, RunInputs
@@ -36,23 +29,6 @@ from curation.report.rows import (
     without_constant,
 )
 from curation.report.samples import collect_samples
-from curation.report.tested import (
-    collect_further_students,
-    collect_students,
-    compute_accuracy,
-    describe_model,
-    explain_unlike,
-    read_domain,
-    read_tests,
-)
-from curation.report.trusted import (
-    MeasuredRows,
-    collect_evidence,
-    foresee_purities,
-    list_ranking,
-    measure_regimes,
-    trust_tables,
-)
 from curation.selection.risk import compute_risk_curve
 from curation.tables import io
 from curation.trust.parts import find_independent
@@ -65,38 +41,41 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
     trust); ``funnel`` counts rows from labelling to selection. NaN becomes ``None``.
     """
     rows = _read_rows(run, record)
-    pool, num_pool, tests = rows.pool, rows.num_pool, read_tests(record.tests)
+    pool, num_pool, tests = rows.pool, rows.num_pool, tested.read_tests(record.tests)
     selected: dict[str, Int64s] = {arm: table["row_id"].to_numpy() for arm, table in rows.selected.items()}
     parsed = {name: graded.readable for name, graded in rows.sets.items() if graded.parsed_N.any()}
-    every_N, values_N = read_difficulties(run.prepared["pool"], run.domain, rows.share, derive(run.seed, SAMPLE))
+    of_test = by_difficulty.read_difficulties(run.prepared.get("test"), run.domain)
+    examples, seed = run.prepared["pool"], derive(run.seed, SAMPLE)
+    every_N, values_N = by_difficulty.read_difficulties(examples, run.domain, rows.share, seed)
     mine_N = io.find_offsets(record.labels["pool"], every_N) >= 0
-    difficulty, of_test = (every_N[mine_N], values_N[mine_N]), read_difficulties(run.prepared.get("test"), run.domain)
-    lines, means = measure_regimes(rows)
+    difficulty = every_N[mine_N], values_N[mine_N]
+    lines, means = trusted.measure_regimes(rows)
     # One row per question may be selected.
     num_again = record.repeats["num_rows"] - record.repeats["num_questions"]
     num_candidates = num_pool - (int(num_again * num_pool / record.repeats["num_pool"]) if num_again else 0)
-    foreseen = {} if pool is not None else foresee_purities(rows, num_candidates)
+    foreseen = {} if pool is not None else trusted.foresee_purities(rows, num_candidates)
     chosen = {arm: _collect_selected(rows, arm, foreseen.get(arm)) for arm in selected}
-    students = collect_students(run, record, chosen, selected)
+    students = tested.collect_students(run, record, chosen, selected)
     # The verdict is about the method's arm, or else the first that ranks.
     ranking = (arm for arm in selected if ARMS[arm].ranked and not ARMS[arm].gold)
     scored = (arm for arm in ranking if ARMS[arm].trust in rows.graded["source"].scores)
     arm = REFERENCE_ARM if REFERENCE_ARM in selected else next(scored, None)
-    varied, classes = measure_diversity(record, arm, num_pool, pool, run.seed), collect_class_table(run, record, arm)
+    varied = class_table.measure_diversity(record, arm, num_pool, pool, run.seed)
+    classes = class_table.collect_class_table(run, record, arm)
     shown: Json = {"judged": None, "evidence": None, "rows": None}
     if arm is not None:
         trust_M, table = rows.trust_of(arm), record.selections[arm].to_json()
         trust = float(trust_M.mean()) if len(trust_M) else 0.0
         shown = {
             "judged": {"index": record.index, "arm": arm, "table": table, "trust": trust},
-            "evidence": collect_evidence(rows, arm, num_candidates, varied, classes, students).to_json(),
+            "evidence": asdict(trusted.collect_evidence(rows, arm, num_candidates, varied, classes, students)),
             "rows": collect_samples(run, record, arm, selected[arm], rows.sets),
         }
     numbers = {
         "funnel": _collect_funnel(rows),
         **shown,
         "index": record.index,
-        "teacher_model": describe_model(record.teacher, run.config.get("teacher")),
+        "teacher_model": tested.describe_model(record.teacher, run.config.get("teacher")),
         "trust_function": record.trust.to_json(),
         "n": record.n,
         "budget": dict(record.budget),
@@ -104,13 +83,13 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "num_pool": num_pool,
         "repeats": dict(record.repeats),
         **students,
-        "students": collect_further_students(run, record, chosen, selected),
+        "students": tested.collect_further_students(run, record, chosen, selected),
         "dropped": [{"name": arm, "why": why} for arm, why in record.dropped.items()],
-        "asked_unlike": explain_unlike(run.config),
+        "asked_unlike": tested.explain_unlike(run.config),
         "diversity": varied,
         "classes": classes,
         "teacher": {
-            "test": compute_accuracy(tests, TEACHER),
+            "test": tested.compute_accuracy(tests, TEACHER),
             "pool": None if pool is None or not len(pool) else pool.share_right().to_json(),
         },
         "shift": dict(record.shift),
@@ -118,16 +97,16 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "guarantee": collect_guarantee(run, record),
         "regimes": lines,
         "regime_means": means,
-        "trust": trust_tables(rows),
+        "trust": trusted.trust_tables(rows),
         "reliability": {name: measures.collect_reliability(rows) for name, rows in parsed.items()},
         "histogram": {name: measures.compute_histogram(rows) for name, rows in parsed.items()},
         "pool_sample": None if pool is None or pool.drawn == 1 else len(pool),
         "purity_curves": measures.compute_purity_curves(pool, selected, record.n),
-        "difficulty": summarise_difficulty(difficulty, selected),
-        "purity_by_difficulty": compute_purity_bins(pool, selected, difficulty),
-        "accuracy_by_difficulty": compute_accuracy_bins(tests, of_test),
+        "difficulty": by_difficulty.summarise_difficulty(difficulty, selected),
+        "purity_by_difficulty": by_difficulty.compute_purity_bins(pool, selected, difficulty),
+        "accuracy_by_difficulty": by_difficulty.compute_accuracy_bins(tests, of_test),
         "risk_curves": compute_risk_curves(rows),
-        "judging": collect_judging(record, alone=read_domain(run.config).judge is not None),
+        "judging": collect_judging(record, alone=tested.read_domain(run.config).judge is not None),
         "features": collect_feature_numbers(record.features),
     }
     result: Json = make_finite(numbers)
@@ -145,7 +124,7 @@ def collect_feature_numbers(made: Mapping[str, JsonView]) -> Json:
     return found
 
 
-def _read_rows(run: RunInputs, record: GenerationRecord) -> MeasuredRows:
+def _read_rows(run: RunInputs, record: GenerationRecord) -> trusted.MeasuredRows:
     """Read the graded rows with all functions' scores, and of a large pool a sample."""
     columns = {"row_id": "row_id", "rank": "rank", "trust": "trust", "is_parsed": "label IS NOT NULL"}
     selections = record.selections.items()
@@ -154,7 +133,7 @@ def _read_rows(run: RunInputs, record: GenerationRecord) -> MeasuredRows:
     if teacher.get("backend") == GIVEN and not teacher.get("reader"):
         free = []  # no model gave log-probabilities
     ruling = [ARMS[record.budget["reference"]].trust] if record.budget["risk"] else []
-    functions = list(dict.fromkeys([REFERENCE_ARM, *free, *list_ranking(tables), *ruling]))
+    functions = list(dict.fromkeys([REFERENCE_ARM, *free, *trusted.list_ranking(tables), *ruling]))
 
     labels = record.labels["pool"]
     num_pool = io.count(labels, filter=io.make_answered_filter(labels))
@@ -171,12 +150,12 @@ def _read_rows(run: RunInputs, record: GenerationRecord) -> MeasuredRows:
         every, known = record.grades["pool"], selected if share < 1 else {}
         among = {arm: read_grades_among(every, np.sort(ids_M)) for arm, ids_M in known.items()}
         pool = replace(of_pool, selected=selected, drawn=share, among=among)
-    return MeasuredRows(
+    return trusted.MeasuredRows(
         run=run, record=record, graded=graded, pool=pool, selected=tables, num_pool=num_pool, share=share
     )
 
 
-def _collect_funnel(rows: MeasuredRows) -> Json:
+def _collect_funnel(rows: trusted.MeasuredRows) -> Json:
     record = rows.record
     return {
         "index": record.index,
@@ -190,7 +169,7 @@ def _collect_funnel(rows: MeasuredRows) -> Json:
     }
 
 
-def _collect_selected(rows: MeasuredRows, arm: str, foreseen: Estimate | None) -> Json:
+def _collect_selected(rows: trusted.MeasuredRows, arm: str, foreseen: Estimate | None) -> Json:
     """Return the facts of an arm's selection; its purity is 1 for gold labels, by definition."""
     record, table, traits = rows.record, rows.selected[arm], ARMS[arm]
     purity = None
@@ -281,7 +260,7 @@ def is_excluded_by_gold(record: GenerationRecord) -> bool:
     return any(found["num_gold_only"] for found in record.too_long.values())
 
 
-def compute_risk_curves(of: MeasuredRows) -> Json | None:
+def compute_risk_curves(of: trusted.MeasuredRows) -> Json | None:
     """Return a risk-controlled budget's noise on calibration, its bound, and noise at deployment, by share of the pool.
 
     Paper, figure "Risk-controlled threshold calibration". The cuts are quantiles of the scores of the pool, and the

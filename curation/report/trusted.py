@@ -25,16 +25,7 @@ from curation.features import is_divided
 from curation.hashing import draw_by_hash
 from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
-from curation.report import measures
-from curation.report.checks import (
-    MOST_ROWS,
-    NearCopies,
-    compute_chance,
-    find_near_copies,
-    measure_control,
-    measure_option_lengths,
-    read_questions,
-)
+from curation.report import checks, measures
 from curation.report.class_table import as_evidence
 from curation.report.evidence import (
     CONFIDENCE,
@@ -96,17 +87,19 @@ def collect_evidence(
     held = source.held_out([function], seed) if function in source.scores else None
     trust_M, row_ids_M = rows.trust_of(arm), rows.selected[arm]["row_id"].to_numpy()
     drawn_M = np.random.default_rng(seed).permutation(len(trust_M))
-    near, cluster_M = _find_near_copies(run, record, arm, row_ids_M[drawn_M[:MOST_ROWS]])
+    near, cluster_M = _find_near_copies(run, record, arm, row_ids_M[drawn_M[: checks.MOST_ROWS]])
     fit, labels, control, lengths = record.trust_fit, record.labels["source"], None, None
     if not run.config.get("teacher", {}).get("decoding", {}).get("normalise_options", False):
-        lengths = measure_option_lengths(examples, labels, run.domain, known.row_ids_N, seed)
+        lengths = checks.measure_option_lengths(examples, labels, run.domain, known.row_ids_N, seed)
     if held is not None:
         share, parsed = len(trust_M) / max(num_candidates, 1), held.readable
-        control = measure_control(examples, run.domain, parsed, function, share, seed=seed, confidence=CONFIDENCE)
+        control = checks.measure_control(
+            examples, run.domain, parsed, function, share, seed=seed, confidence=CONFIDENCE
+        )
     num_fit, num_repeats, of_pool = fit.get("num_fit"), fit.get("num_repeats"), varied["pool"]
     evidence = Evidence(
         arm=arm,
-        chance=compute_chance(examples, run.domain, known.row_ids_N, seed),
+        chance=checks.compute_chance(examples, run.domain, known.row_ids_N, seed),
         shift=record.shift.get("source"),
         foreign=record.foreign.get(arm),
         is_divided=is_divided(record.budget),
@@ -158,17 +151,17 @@ def _describe_gold_student(students: Json, record: GenerationRecord, config: Jso
 
 def _find_near_copies(
     run: RunInputs, record: GenerationRecord, arm: str, row_ids_M: Int64s
-) -> tuple[NearCopies | None, Int64s | None]:
+) -> tuple[checks.NearCopies | None, Int64s | None]:
     """Return the near-copies among an arm's selected rows ``row_ids_M``, and the cluster of each row, int64 [M]."""
     source = run.prepared["source"]
     every_N = io.read(source, columns=["row_id"], filter="error IS NULL")["row_id"].to_numpy()
-    known_N = draw_by_hash(every_N, MOST_ROWS, run.seed)
+    known_N = draw_by_hash(every_N, checks.MOST_ROWS, run.seed)
     if not len(row_ids_M) or not len(known_N):
         return None, None
     gold_N, label_M = io.take(source, known_N, ["gold"]), io.take(record.selections[arm], row_ids_M, ["label"])
-    selected = read_questions(run.prepared["pool"], row_ids_M, label_M["label"].to_pylist(), run.domain)
-    labelled = read_questions(source, known_N, gold_N["gold"].to_pylist(), run.domain)
-    return find_near_copies(selected, labelled, seed=run.seed)
+    selected = checks.read_questions(run.prepared["pool"], row_ids_M, label_M["label"].to_pylist(), run.domain)
+    labelled = checks.read_questions(source, known_N, gold_N["gold"].to_pylist(), run.domain)
+    return checks.find_near_copies(selected, labelled, seed=run.seed)
 
 
 def _count_unread(record: GenerationRecord) -> Json:
@@ -242,12 +235,11 @@ def trust_tables(rows: MeasuredRows) -> Json:
                         for what, other in others.items()
                     }
     words = say("trust", fit.get("kind"), fit.get("choice"))
-    seen_in = [
-        (where, tables[where]["parsed"]) for where in ("pool", "validation") if "parsed" in tables.get(where, {})
-    ]
-    for where, table in [item for item in seen_in if REFERENCE_ARM in item[1]["functions"]][:1]:
-        found = table["functions"][REFERENCE_ARM]["against"]["best"]
-        words += [] if found is None else say("winner", "trust", where, table["num_rows"], found)
+    parsed = {where: views["parsed"] for where, views in tables.items() if "parsed" in views}
+    sets = [where for where in ("pool", "validation") if REFERENCE_ARM in parsed.get(where, {}).get("functions", {})]
+    for where in sets[:1]:
+        found = parsed[where]["functions"][REFERENCE_ARM]["against"]["best"]
+        words += [] if found is None else say("winner", "trust", where, parsed[where]["num_rows"], found)
     return {
         "ece_bins": measures.ECE_BINS,
         "fit": dict(fit),
