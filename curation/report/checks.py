@@ -41,6 +41,10 @@ COMMON, COMMON_ROWS = 0.2, 500
 _GRAM, _CHARACTERS = 5, 1_000
 _BANDS, _BAND_ROWS = 20, 4
 _HALF = np.uint64(32)
+_RNG = np.random.default_rng(0)
+_POWERS = np.array([np.uint64(pow(0x100000001B3, k, 1 << 64)) for k in range(_GRAM)], dtype=np.uint64)
+_FACTORS = _RNG.integers(1 << 63, size=_BANDS * _BAND_ROWS, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+_TERMS = _RNG.integers(1 << 63, size=_BANDS * _BAND_ROWS, dtype=np.uint64)
 Question = tuple[str, str | None]
 """The text of a row, and its label."""
 FEW_ROWS, FEW_OPTIONS = 50, 30
@@ -157,12 +161,6 @@ def _hash_grams(text: str) -> Uint64s:
     with np.errstate(over="ignore"):
         hashed = (windows * _POWERS).sum(axis=1, dtype=np.uint64)
     return np.unique(hash64(hashed.view(np.int64), 0))
-
-
-_RNG = np.random.default_rng(0)
-_POWERS = np.array([np.uint64(pow(0x100000001B3, k, 1 << 64)) for k in range(_GRAM)], dtype=np.uint64)
-_FACTORS = _RNG.integers(1 << 63, size=_BANDS * _BAND_ROWS, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-_TERMS = _RNG.integers(1 << 63, size=_BANDS * _BAND_ROWS, dtype=np.uint64)
 
 
 def measure_control(

@@ -90,7 +90,6 @@ def _find_wrong(measured: Mapping[str, GradedRows], function: str, num: int) -> 
 def _read_rows(run: RunInputs, drawing: Drawing, function: str, ids: Sequence[int]) -> dict[int, Json]:
     """Return the rows with the given ids, by id; each table is scanned once."""
     filter = f"row_id IN ({', '.join(map(str, ids))})" if ids else "false"
-
     trust = get_trust(function, 0)
     has_trust = set(trust.features) <= set(io.open_table(drawing.labels).schema.names)
     columns = dict.fromkeys(["row_id", "label", "completion", *(trust.features if has_trust else ())])
