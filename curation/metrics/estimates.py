@@ -249,13 +249,15 @@ def as_scores(values: ArrayLike) -> Floats:
     return scores_N
 
 
-def as_flags(values: ArrayLike) -> Bools:
-    """Return correctness [N] as booleans."""
-    given_N = np.asarray(values)
-    flags_N = given_N.astype(np.bool_)
-    if given_N.ndim != 1 or not np.array_equal(flags_N, given_N):
-        raise ValueError("correctness must be one dimension of booleans (or 0 and 1)")
-    return flags_N
+def as_flags(values: ArrayLike, *, over_runs: bool = False) -> Bools:
+    """Return correctness [N] as booleans or, ``over_runs``, [N, J] with J at least 1."""
+    given = np.asarray(values)
+    flags: Bools = given.astype(np.bool_)
+    is_shaped = given.ndim == 2 and given.shape[1] > 0 if over_runs else given.ndim == 1
+    if not is_shaped or not np.array_equal(flags, given):
+        shape = "over runs must be rows by runs, of" if over_runs else "must be one dimension of"
+        raise ValueError(f"correctness {shape} booleans (or 0 and 1)")
+    return flags
 
 
 def check_same_length(*arrays: NDArray[Any]) -> None:

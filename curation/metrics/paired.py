@@ -42,6 +42,7 @@ from curation.metrics.estimates import (
     TAIL,
     Clusters,
     Estimate,
+    as_flags,
     check_same_length,
     compute_inflation,
     compute_weights,
@@ -136,7 +137,7 @@ def compute_row_differences(
     first_correct_NJ: ArrayLike, second_correct_NJ: ArrayLike, cluster_N: Clusters = None
 ) -> RowDifferences:
     """Return the differences of two models on N rows; they may have different numbers of runs J."""
-    first_NJ, second_NJ = _as_runs(first_correct_NJ), _as_runs(second_correct_NJ)
+    first_NJ, second_NJ = as_flags(first_correct_NJ, over_runs=True), as_flags(second_correct_NJ, over_runs=True)
     check_same_length(first_NJ, second_NJ)
     runs, others = first_NJ.shape[1], second_NJ.shape[1]
     per_unit = math.lcm(runs, others)
@@ -260,7 +261,7 @@ def compute_averaged_recovery(
     shifts; rows of different runs count as independent. Resamples in which ground truth does not beat the base count on
     the worse side of each bound, so the bounds are infinite if there are more than 2.5 % of them.
     """
-    models = [[_as_runs(model) for model in run] for run in runs]
+    models = [[as_flags(model, over_runs=True) for model in run] for run in runs]
     for run in models:
         check_same_length(*run)
     if not all(len(run[0]) for run in models):
@@ -352,15 +353,6 @@ def compute_sign_flip(steps_N: Int64s, *, seed: int = 0) -> float:
             wider[first::size][: len(part)] = part
         chance = wider
     return min(1.0, float(chance[least:].sum()))
-
-
-def _as_runs(values: ArrayLike) -> Bools:
-    """Return correctness [N, J] as booleans; J is at least 1."""
-    given_NJ = np.asarray(values)
-    flags_NJ = given_NJ.astype(np.bool_)
-    if given_NJ.ndim != 2 or not given_NJ.shape[1] or not np.array_equal(flags_NJ, given_NJ):
-        raise ValueError("correctness over runs must be rows by runs, of booleans (or 0 and 1)")
-    return flags_NJ
 
 
 def compute_paired_test(num_first: int, num_second: int, n: int) -> PairedTest:

@@ -168,12 +168,9 @@ class ScoredLabels(NamedTuple):
 
     row_ids_N: Int64s
     label_N: pa.ChunkedArray
+    parsed_N: Bools
+    """Whether each row's label could be read."""
     scores: dict[str, FunctionScores]
-
-    @property
-    def parsed_N(self) -> Bools:
-        """Whether each row's label could be read."""
-        return np.asarray(self.label_N.is_valid().to_numpy())
 
 
 def read_scores(labels: TableRef, functions: Iterable[str], *, share: float = 1.0, seed: int = 0) -> ScoredLabels:
@@ -199,7 +196,8 @@ def read_scores(labels: TableRef, functions: Iterable[str], *, share: float = 1.
     for name, trust in read.items():
         trust_N = np.nan_to_num(trust.score(batch).astype(np.float64), nan=0.0)
         scores[name] = FunctionScores(raw_N=fill_scores(trust.raw_score(batch)), trust_N=trust_N)
-    return ScoredLabels(table["row_id"].to_numpy(), table["label"], scores)
+    label_N = table["label"]
+    return ScoredLabels(table["row_id"].to_numpy(), label_N, np.asarray(label_N.is_valid().to_numpy()), scores)
 
 
 def read_graded_rows(
