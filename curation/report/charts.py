@@ -199,7 +199,7 @@ def draw_reliability_chart(axes: "Axes", bins_of: JsonView, *, chance: float | N
     axes.plot([0, 1], [0, 1], color="#999999", linewidth=0.9, linestyle=(0, (2, 2)), label="calibrated")
     for index, (arm, bins) in enumerate(itertools.islice(bins_of.items(), MOST_RELIABILITIES)):
         points = [(item["mean_trust"], item["share_right"]) for item in join_bins(bins)]
-        style = {"marker": "os^D"[index % 4], "markersize": 4, "linewidth": 1.3, "elinewidth": 0.9}
+        style: Json = {"marker": "os^D"[index % 4], "markersize": 4, "linewidth": 1.3, "elinewidth": 0.9}
         draw_estimates(axes, points, **get_arm_style(arm, index), **style)
     _draw_chance(axes, chance)
     axes.set(xlim=(0, 1), ylim=(0, 1))
@@ -302,7 +302,7 @@ def draw_bins_chart(
         offset = width / 2 + 0.7 * width * ((index + 0.5) / len(lines) - 0.5)
         points = [(edges[at] + offset, share) for at, share in enumerate(shares) if share is not None]
         has_bars = len(lines) <= MOST_BARS or line == REFERENCE_ARM
-        style = {"marker": "os^Dv"[index % 5], "markersize": 4, "linewidth": 1, "elinewidth": 0.8}
+        style: Json = {"marker": "os^Dv"[index % 5], "markersize": 4, "linewidth": 1, "elinewidth": 0.8}
         draw_estimates(axes, points, has_bars=has_bars, **get_arm_style(line, index), **style)
     axes.set_xticks(edges, [f"{edge:,.10g}" for edge in edges])
     axes.set(xlim=(edges[0], edges[-1]), ylim=(0, 1), ylabel=y)

@@ -147,14 +147,7 @@ def collect_search(found: JsonView, tune: JsonView, **facts: Any) -> Json:
     ``facts`` are ``name``, ``seed``, ``config_path``, ``command``, ``versions``, and ``seconds`` by stage.
     """
     directory, metric = to_place(found["directory"]), found["metric"]
-    trials, finals = (
-        [
-            json.loads(path.read_text())
-            for path in sorted((directory / folder).iterdir(), key=lambda path: path.name)
-            if path.name.endswith(".json")
-        ]
-        for folder in ("trials", "finals")
-    )
+    trials, finals = (_read_fits(directory / folder) for folder in ("trials", "finals"))
     sign = -1 if LARGER_IS_BETTER[metric] else 1
     done = [trial for trial in trials if trial["outcome"] is not None]
     ranked = sorted(done, key=lambda trial: (sign * trial["outcome"]["value"], trial["number"]))
@@ -174,6 +167,12 @@ def collect_search(found: JsonView, tune: JsonView, **facts: Any) -> Json:
         "fit_seconds": sum(trial["outcome"]["seconds"] for trial in [*ranked, *finals] if trial["outcome"] is not None),
         "lines": [*_format_board(board[:NUM_TOLD], metric), *say("choice", found["choice"], metric)],
     }
+
+
+def _read_fits(directory: Place) -> list[Json]:
+    """Return the recorded fits of a folder, by number."""
+    paths = sorted((path for path in directory.iterdir() if path.name.endswith(".json")), key=lambda path: path.name)
+    return [json.loads(path.read_text()) for path in paths]
 
 
 def _format_board(trials: list[Json], metric: str) -> list[str]:

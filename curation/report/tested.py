@@ -139,9 +139,9 @@ def collect_test_results(arm: str, tests: Tests, *, margin: float, seed: int, no
         verdict, against_truth = found.to_json(), convert_comparison(found.test)
     recovery, names = None, (arm, BASE, GROUND_TRUTH)
     if not nothing and all(name in tests for name in names):
-        models, cluster_N = align_grades(tests, names)
-        if len(models[0]):
-            recovery = metrics.compute_runs_recovery(*models, cluster_N, seed=seed)
+        (arm_NJ, base_NJ, gold_NJ), cluster_N = align_grades(tests, names)
+        if len(arm_NJ):
+            recovery = metrics.compute_runs_recovery(arm_NJ, base_NJ, gold_NJ, cluster_N, seed=seed)
     # Infinite where ground truth is not clearly above the base.
     bounds = [] if recovery is None or arm == GROUND_TRUTH else [recovery.low, recovery.high]
     return {
