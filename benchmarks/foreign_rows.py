@@ -23,7 +23,7 @@ from curation.filter.stages.kept_shift import Rows, compare
 from curation.metrics import compute_proportion
 from curation.metrics.foreign import compute_distances, count_passing
 from curation.metrics.shift import compare_samples
-from curation.report.evidence import Material, weigh, widen_interval
+from curation.report.evidence import Evidence, Material, weigh, widen_interval
 from curation.report.rows import FunctionScores, GradedRows
 from curation.report.verdict import reach_verdict
 from curation.stages.shift import describe_foreign
@@ -95,19 +95,16 @@ def simulate(share: float, rng: np.random.Generator) -> set[str]:
         ids_N, parsed_N = first + np.arange(len(raw)), np.ones(len(raw), dtype=bool)
         return GradedRows(row_ids_N=ids_N, correct_N=rows.correct_N, parsed_N=parsed_N, scores={"trust": scores})
 
-    known = judged(held, raw_K, 0)
+    known, foreign = judged(held, raw_K, 0), None if passing is None else describe_foreign(passing)
     evidence = weigh(
         Material(
-            arm="trust",
+            known=Evidence(arm="trust", chance=None, shift=shift.to_json(), foreign=foreign),
             function="trust",
             validation=replace(known, seed=seed),
             pool=None,
             source=replace(known, scores={}),
             selected_trust_M=calibration.to_trust(raw_M[passes_M]).astype(np.float64),
             num_pool=NUM_POOL,
-            chance=None,
-            shift=shift.to_json(),
-            foreign=None if passing is None else describe_foreign(passing),
             seed=seed,
         )
     )

@@ -26,8 +26,8 @@ from scipy.special import ndtr
 
 from curation.domains.unseen_labels import SeenLabels, UnseenLabels
 from curation.metrics.shift import compare_samples, compare_texts
+from curation.report.checks import find_near_copies
 from curation.report.evidence import Material
-from curation.report.near_copies import find_near_copies
 from curation.report.record import PossibleGroups
 from curation.report.rows import FunctionScores, GradedRows
 from curation.stages.preview import is_possible_group
@@ -50,7 +50,8 @@ def unseen_class(of: Material, rng: np.random.Generator, *, wrong: bool) -> Mate
         moved = rng.binomial(of.num_pool, 0.3)
         pool = Counter({label: round(n * (1 - moved / of.num_pool)) for label, n in pool.items()}) + Counter(new=moved)
     unseen = Counter({label: n for label, n in pool.items() if label not in seen.labels})
-    return replace(of, unseen=UnseenLabels.of(seen, pool.total(), unseen) if unseen else None)
+    known = replace(of.known, unseen=UnseenLabels.of(seen, pool.total(), unseen) if unseen else None)
+    return replace(of, known=known)
 
 
 def near_copied(of: Material, rng: np.random.Generator, *, wrong: bool) -> Material:
@@ -63,7 +64,8 @@ def near_copied(of: Material, rng: np.random.Generator, *, wrong: bool) -> Mater
     near, cluster_M = find_near_copies(rows, labelled, seed=0)
     trust_M = np.sort(of.selected_trust_M)[::-1][:num]
     trust_M = np.full(num, trust_M[0]) if wrong else trust_M
-    return replace(of, selected_trust_M=trust_M, num_pool=num_pool, near=near, cluster_M=cluster_M)
+    known = replace(of.known, near=near)
+    return replace(of, known=known, selected_trust_M=trust_M, num_pool=num_pool, cluster_M=cluster_M)
 
 
 _LETTERS = list("abcdefghijklmnopqrstuvwxyz")
@@ -112,7 +114,7 @@ def other_texts(of: Material, rng: np.random.Generator, *, wrong: bool) -> Mater
     )
     numbers = compare_samples(rng.normal(size=(200, 1)), rng.normal(size=(1_000, 1)), seed=0)
     found = find_gravest_shift(numbers, compare_texts(source, pool, seed=0))
-    return replace(of, shift=found.to_json())
+    return replace(of, known=replace(of.known, shift=found.to_json()))
 
 
 def other_users(of: Material, rng: np.random.Generator, *, wrong: bool) -> Material:
@@ -123,7 +125,8 @@ def other_users(of: Material, rng: np.random.Generator, *, wrong: bool) -> Mater
     if wrong:
         pool = Counter(map(str, 30 + rng.integers(300, size=1_000)))
     groups = [PossibleGroups(column="user", num_rows=1_000, num_values=len(source), others=1.0)]
-    return replace(of, groups=tuple(groups) if is_possible_group(source, pool) else ())
+    known = replace(of.known, groups=tuple(groups) if is_possible_group(source, pool) else ())
+    return replace(of, known=known)
 
 
 def of_users(

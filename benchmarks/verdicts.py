@@ -49,8 +49,7 @@ from benchmarks.verdict_pools import POOLS
 from curation.arms import FREE
 from curation.metrics import Estimate, compute_proportion
 from curation.metrics.shift import compare_samples
-from curation.report.evidence import FALSE_ALARMS, Evidence, Material, Quality, weigh
-from curation.report.rivals import find_rivals
+from curation.report.evidence import FALSE_ALARMS, Evidence, Material, Quality, find_rivals, weigh
 from curation.report.rows import FunctionScores, GradedRows
 from curation.report.rules import USE
 from curation.report.verdict import ReportVerdict, reach_verdict
@@ -211,15 +210,13 @@ def material(drawn: Drawn, rng: np.random.Generator) -> Material:
         scores={},
     )
     return Material(
-        arm="trust",
+        known=Evidence(arm="trust", chance=drawn.chance, shift=shift),
         function="trust",
         validation=replace(held_out, seed=seed),
         pool=replace(judged_pool, selected=selected, seed=seed) if drawn.audit else None,
         source=source,
         selected_trust_M=judged_pool.scores["trust"].trust_N[order],
         num_pool=num_pool,
-        chance=drawn.chance,
-        shift=shift,
         seed=seed,
     )
 

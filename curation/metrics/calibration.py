@@ -25,7 +25,7 @@ from curation.metrics.estimates import (
     Clusters,
     Estimate,
     as_flags,
-    as_trust,
+    as_scores,
     check_same_length,
     compute_inflation,
     compute_proportion,
@@ -47,8 +47,7 @@ class ReliabilityBin(NamedTuple):
     low: float
     high: float
     mean_trust: float
-    share_right: float
-    n: int
+    share_right: Estimate
 
 
 def ece(
@@ -79,7 +78,7 @@ def ece(
     gap_B = cells.gap_sums(cells.counts_C) / n
     calibrated_B = np.sqrt(cells.by_bin(cells.counts_C * cells.mean_trust_C * (1 - cells.mean_trust_C))) / n
     clear_B = np.abs(gap_B) > math.sqrt(math.log(n + 1)) * calibrated_B
-    noise_RB = cells.resample(cells.gap_sums, seed) / n - gap_B
+    noise_RB = resample(cells.counts_C, cells.gap_sums, seed, by_cluster=cells.by_cluster) / n - gap_B
     noise_RB = np.where(clear_B, noise_RB, np.random.default_rng([seed, 1]).normal(0, calibrated_B, noise_RB.shape))
     signed_RB = np.sign(gap_B) * noise_RB
     value = float(np.abs(gap_B).sum())
@@ -96,7 +95,10 @@ def brier(trust_N: ArrayLike, correct_N: ArrayLike, *, seed: int = 0, cluster_N:
     cells = _count_cells(trust, correct, _compute_inner_edges(trust, NUM_BINS, "width"), cluster_N)
     value = float(((trust - correct) ** 2).mean())
     shift = value - float(cells.brier(cells.counts_C))
-    return compute_percentiles(value, cells.resample(cells.brier, seed) + shift, len(trust))
+    low, high = np.nanquantile(
+        resample(cells.counts_C, cells.brier, seed, by_cluster=cells.by_cluster) + shift, [TAIL, 1 - TAIL]
+    )
+    return Estimate(value=value, low=float(low), high=float(high), n=len(trust))
 
 
 def compute_brier_parts(
@@ -133,14 +135,18 @@ def compute_brier_parts(
     if n == 0:
         return {"brier": score, "uncertainty": uncertainty, **dict.fromkeys(names, make_undefined(0))}
     cells = _count_cells(trust, correct, _compute_inner_edges(trust, bins, equal), cluster_N)
-    value_3, resampled_R3 = cells.parts(cells.counts_C), cells.resample(cells.parts, seed)
+    value_3, resampled_R3 = (
+        cells.parts(cells.counts_C),
+        resample(cells.counts_C, cells.parts, seed, by_cluster=cells.by_cluster),
+    )
     # The last part contains all of the change that the cells make in the score.
     value_3[2] += score.value - float(cells.brier(cells.counts_C))
-    parts = {
-        name: compute_reflected(float(value), resampled_R, n, floor=floor)
-        for name, value, resampled_R, floor in zip(names, value_3, resampled_R3.T, floors, strict=True)
-    }
-    return {"brier": score, "uncertainty": uncertainty, **parts}
+    parts = {"brier": score, "uncertainty": uncertainty}
+    for name, value, resampled_R, floor in zip(names, value_3.tolist(), resampled_R3.T, floors, strict=True):
+        # Quantiles mirrored at the value, widened to contain it.
+        high, low = (2 * value - float(bound) for bound in np.nanquantile(resampled_R, [TAIL, 1 - TAIL]))
+        parts[name] = Estimate(value=value, low=max(floor, min(low, value)), high=min(1.0, max(high, value)), n=n)
+    return parts
 
 
 def compute_reliability(
@@ -151,14 +157,16 @@ def compute_reliability(
     inner_E = _compute_inner_edges(trust, bins, equal)
     edges, bin_N = [0.0, *inner_E.tolist(), 1.0], np.searchsorted(inner_E, trust)
     counts, sums, rights = (np.bincount(bin_N, of_N, minlength=bins) for of_N in (None, trust, correct))
-    filled = np.flatnonzero(counts).tolist()
-    means = ((float(sums[b] / counts[b]), float(rights[b] / counts[b]), int(counts[b])) for b in filled)
-    return [ReliabilityBin(edges[b], edges[b + 1], *mean) for b, mean in zip(filled, means, strict=True)]
+    filled = [(edges[b], edges[b + 1], b) for b in np.flatnonzero(counts).tolist()]
+    shares = {b: compute_proportion(int(rights[b]), int(counts[b])) for *_, b in filled}
+    return [ReliabilityBin(low, high, float(sums[b] / counts[b]), shares[b]) for low, high, b in filled]
 
 
 def _check_inputs(trust_N: ArrayLike, correct_N: ArrayLike) -> tuple[Floats, Bools]:
     """Return trust and correctness as arrays [N]; raise ``ValueError`` if a value or a length is invalid."""
-    trust, correct = as_trust(trust_N), as_flags(correct_N)
+    trust, correct = as_scores(trust_N), as_flags(correct_N)
+    if len(trust) and not (trust.min() >= 0 and trust.max() <= 1):
+        raise ValueError(f"trust scores range from {trust.min()} to {trust.max()}, not within [0, 1]")
     check_same_length(trust, correct)
     return trust, correct
 
@@ -191,10 +199,6 @@ class _Cells(NamedTuple):
     starts_B: Int64s
     by_cluster: Any = None
     """Counts of each cluster of rows, a sparse matrix [K, C], or None if rows are independent."""
-
-    def resample(self, statistic: Callable[[Int64s], Floats], seed: int) -> Floats:
-        """Return the statistic of bootstrap draws of the clusters, or of the rows if they have no clusters."""
-        return resample(self.counts_C, statistic, seed, by_cluster=self.by_cluster)
 
     def by_bin(self, values: NDArray[Any]) -> Floats:
         """Return sums of values [..., C] over each bin, [..., B]."""
@@ -277,19 +281,3 @@ def _draw_counts(counts: bytes, seed: int, resamples: int) -> NDArray[Any]:
     for part_RF in np.split(drawn_RF, range(_CHUNK, resamples, _CHUNK)):
         part_RF[:] = rng.multinomial(num_rows, counts_F / num_rows, size=len(part_RF))
     return drawn_RF
-
-
-def compute_percentiles(value: float, resampled_R: Floats, n: int) -> Estimate:
-    """Return the value with quantiles of its resampled values as bounds; ignore draws where it is undefined (NaN)."""
-    low, high = np.nanquantile(resampled_R, [TAIL, 1 - TAIL])
-    return Estimate(value=value, low=float(low), high=float(high), n=n)
-
-
-def compute_reflected(value: float, resampled_R: Floats, n: int, *, floor: float = -1.0) -> Estimate:
-    """Return the basic bootstrap interval: quantiles mirrored at the value, widened to contain it, in [``floor``, 1].
-
-    It suits statistics that resampling biases by the same amount as sampling did.
-    """
-    quantiles = compute_percentiles(value, resampled_R, n)
-    low, high = 2 * value - quantiles.high, 2 * value - quantiles.low
-    return Estimate(value=value, low=max(floor, min(low, value)), high=min(1.0, max(high, value)), n=n)

@@ -22,6 +22,7 @@ from curation.arrays import Bools, Float64s, Floats, Int64s
 CONFIDENCE = 0.95
 TAIL = (1 - CONFIDENCE) / 2
 NORMAL_QUANTILE = 1.959963984540054
+_BISECTIONS = 60
 Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
 """A number that reads ``null`` in JSON as NaN."""
 
@@ -61,11 +62,15 @@ def compute_proportion(num_right: int, n: int, *, confidence: float = CONFIDENCE
         raise ValueError(f"num_right {num_right} is not between 0 and n = {n}")
     if n == 0:
         return make_undefined(0)
-    tail = (1 - confidence) / 2
-    right, wrong = num_right / inflation, (n - num_right) / inflation
+    low, high = bound_share(num_right / inflation, (n - num_right) / inflation, (1 - confidence) / 2)
+    return Estimate(value=num_right / n, low=low, high=high, n=int(n))
+
+
+def bound_share(right: float, wrong: float, tail: float) -> tuple[float, float]:
+    """Return the bounds of a share by Clopper and Pearson, each with probability ``tail``; counts need not be whole."""
     low = float(scipy.special.betaincinv(right, wrong + 1, tail)) if right > 0 else 0.0
     high = float(scipy.special.betaincinv(right + 1, wrong, 1 - tail)) if wrong > 0 else 1.0
-    return Estimate(value=num_right / n, low=low, high=high, n=int(n))
+    return low, high
 
 
 def average_over_seeds(values: Sequence[float]) -> SeedEstimate:
@@ -149,6 +154,29 @@ def compute_finite_share(num_right: int, n: int, size: int, *, confidence: float
     return Estimate(value=num_right / n, low=possible[low] / size, high=possible[high - 1] / size, n=n)
 
 
+def score_interval(num_first: float, num_second: float, n: float, *, num_rows: int) -> Estimate:
+    """Return a paired difference with Tango's interval for counts out of ``n`` rows; its own n is ``num_rows``."""
+    if num_rows == 0:
+        return make_undefined(0)
+    low, high = _score_bound(num_first, num_second, n), -_score_bound(num_second, num_first, n)
+    return Estimate(value=(num_first - num_second) / n, low=low, high=high, n=num_rows)
+
+
+def _score_bound(num_first: float, num_second: float, n: float) -> float:
+    """Return the smallest difference that a one-sided score test at 2.5 % does not reject."""
+    low, high = -1.0, (num_first - num_second) / n
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        linear = (2 * n - num_first + num_second) * middle - (num_first + num_second)
+        constant = num_second * middle * (1 - middle)
+        # The most likely share of rows that only the second model has right, given the difference.
+        second_only = (math.sqrt(max(0.0, linear**2 + 8 * n * constant)) - linear) / (4 * n)
+        variance = max(0.0, 2 * second_only + middle * (1 - middle))
+        rejected = num_first - num_second - n * middle > NORMAL_QUANTILE * math.sqrt(n * variance)
+        low, high = (middle, high) if rejected else (low, middle)
+    return low
+
+
 def average_over_strata(estimates: Sequence[Estimate], strata: Sequence[str]) -> Estimate:
     """Return the unweighted mean over strata of the means of their estimates; ``n`` is the sum of the estimates' n.
 
@@ -221,21 +249,15 @@ def as_scores(values: ArrayLike) -> Floats:
     return scores_N
 
 
-def as_trust(values: ArrayLike) -> Floats:
-    """Return trust scores [N] as float64."""
-    trust_N = as_scores(values)
-    if len(trust_N) and not (trust_N.min() >= 0 and trust_N.max() <= 1):
-        raise ValueError(f"trust scores range from {trust_N.min()} to {trust_N.max()}, not within [0, 1]")
-    return trust_N
-
-
-def as_flags(values: ArrayLike) -> Bools:
-    """Return correctness [N] as booleans."""
-    given_N = np.asarray(values)
-    flags_N = given_N.astype(np.bool_)
-    if given_N.ndim != 1 or not np.array_equal(flags_N, given_N):
-        raise ValueError("correctness must be one dimension of booleans (or 0 and 1)")
-    return flags_N
+def as_flags(values: ArrayLike, *, over_runs: bool = False) -> Bools:
+    """Return correctness [N] as booleans or, ``over_runs``, [N, J] with J at least 1."""
+    given = np.asarray(values)
+    flags: Bools = given.astype(np.bool_)
+    is_shaped = given.ndim == 2 and given.shape[1] > 0 if over_runs else given.ndim == 1
+    if not is_shaped or not np.array_equal(flags, given):
+        shape = "over runs must be rows by runs, of" if over_runs else "must be one dimension of"
+        raise ValueError(f"correctness {shape} booleans (or 0 and 1)")
+    return flags
 
 
 def check_same_length(*arrays: NDArray[Any]) -> None:

@@ -12,7 +12,7 @@ beta-binomial, whatever the distribution. The estimate is by nature a lower boun
 rows are not counted (mixture proportions: Blanchard, Lee and Scott, JMLR 2010).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,18 +76,11 @@ def count_beyond(source_K: ArrayLike, pool_M: ArrayLike, by: str) -> Foreign:
     k = max(1, round(TAIL * (n + 1)))
     num_beyond = int((pool > source[-k]).sum())
     beyond, usual = compute_proportion(num_beyond, m, confidence=0.975), scipy.stats.beta(k, n + 1 - k)
-    share = Estimate(
-        value=_compute_excess(beyond.value, float(usual.mean())),
-        low=_compute_excess(beyond.low, float(usual.ppf(0.9875))),
-        high=_compute_excess(beyond.high, float(usual.ppf(0.0125))),
-        n=m,
-    )
+    pairs = (beyond.value, usual.mean()), (beyond.low, usual.ppf(0.9875)), (beyond.high, usual.ppf(0.0125))
+    # The foreign share of a pool of which a share lies beyond the quantile, if the source's share is the usual one.
+    value, low, high = (max(0.0, (share - float(usual)) / (1 - float(usual))) for share, usual in pairs)
+    share = Estimate(value=value, low=low, high=high, n=m)
     return Foreign(share=share, p_value=float(scipy.stats.betabinom.sf(num_beyond - 1, m, k, n + 1 - k)), by=by)
-
-
-def _compute_excess(beyond: float, usual: float) -> float:
-    """Return the foreign share of a pool with a share ``beyond`` the quantile, if the source's share is ``usual``."""
-    return max(0.0, (beyond - usual) / (1 - usual))
 
 
 class Distances(NamedTuple):
@@ -148,9 +141,3 @@ def count_passing(found: Distances, score_N: Float32s, score_M: Float32s, least:
         return None
     least = min(least, known[-MIN_PASSING])
     return count_beyond(found.source_K[score_K >= least], found.pool_M[score_M >= least], "distance")
-
-
-def find_clearest(found: list[Foreign]) -> Foreign:
-    """Return the test with the largest lower bound, its p-value multiplied by the number of tests (Bonferroni)."""
-    best = min(found, key=lambda test: (-test.share.low, test.p_value))
-    return replace(best, p_value=min(1.0, len(found) * best.p_value))

@@ -16,10 +16,10 @@ from curation.metrics.estimates import (
     Estimate,
     as_flags,
     as_scores,
+    bound_share,
     check_same_length,
     compute_difference,
     compute_inflation,
-    compute_proportion,
     compute_share_right,
     make_undefined,
 )
@@ -50,25 +50,32 @@ def auc(scores_N: ArrayLike, correct_N: ArrayLike, *, cluster_N: Clusters = None
     value, num_rows = float(_compute_auc(counts_2G)), int(counts_2G.sum())
     if math.isnan(value):
         return make_undefined(num_rows)
-    rarer = float(counts_2G.sum(axis=1).min())
-    as_many = rarer if value in (0.0, 1.0) else value * (1 - value) / _compute_auc_variance(counts_2G, value)
+    wrong_G, right_G = counts_2G
+    num_wrong, num_right = float(wrong_G.sum()), float(right_G.sum())
+    as_many = min(num_wrong, num_right)
+    if value not in (0.0, 1.0):
+        below_G = (np.cumsum(wrong_G) - wrong_G + wrong_G / 2) / num_wrong  # the share of wrong rows below a score
+        above_G = 1 - (np.cumsum(right_G) - right_G + right_G / 2) / num_right
+        of_rows = sum(
+            float(rows_G @ np.square(share_G - value)) / (num * max(num - 1, 1))
+            for rows_G, share_G, num in ((right_G, below_G, num_right), (wrong_G, above_G, num_wrong))
+        )
+        pairs = 1 + ((num_wrong + num_right) / 2 - 1) * ((1 - value) / (2 - value) + value / (1 + value))
+        expected = value * (1 - value) * pairs / (num_wrong * num_right)
+        known = as_many - 1
+        as_many = value * (1 - value) / ((known * of_rows + _PRIOR_ROWS * expected) / (known + _PRIOR_ROWS))
     if cluster_N is not None:
-        as_many /= compute_inflation(compute_auc_influence(scores, correct), cluster_N)
-    right, wrong = value * as_many, (1 - value) * as_many
-    low = float(scipy.special.betaincinv(right, wrong + 1, TAIL)) if right else 0.0
-    high = float(scipy.special.betaincinv(right + 1, wrong, 1 - TAIL)) if wrong else 1.0
+        influence_N = compute_influence(*compute_placements(scores, correct), correct)
+        as_many /= compute_inflation(influence_N, cluster_N)
+    low, high = bound_share(value * as_many, (1 - value) * as_many, TAIL)
     return Estimate(value=value, low=low, high=high, n=num_rows)
-
-
-def compute_auc_influence(scores_N: Floats, correct_N: Bools) -> Floats:
-    """Return the influence of each row on the AUC, float64 [N], with a sum of 0; both classes must have rows."""
-    return compute_influence(*compute_placements(scores_N, correct_N), correct_N)
 
 
 def compute_influence(below_P: Floats, above_Q: Floats, correct_N: Bools) -> Floats:
     """Return each row's influence on the mean of placements, or of differences of two scores' placements, float64 [N].
 
-    The influence is the row's placement minus the mean of its class, divided by the number of rows of its class.
+    The influence is the row's placement minus the mean of its class, divided by the number of rows of its class; both
+    classes must have rows, and their sum is 0.
     """
     influence_N = np.empty(len(correct_N))
     influence_N[correct_N] = (below_P - below_P.mean()) / len(below_P)
@@ -106,23 +113,6 @@ def _count_by_score(scores_N: Floats, correct_N: Bools) -> Int64s:
     distinct_G, group_N = np.unique(scores_N, return_inverse=True)
     num_groups = len(distinct_G)
     return np.bincount(group_N + num_groups * correct_N, minlength=2 * num_groups).reshape(2, num_groups)
-
-
-def _compute_auc_variance(counts_2G: Int64s, value: float) -> float:
-    """Compute the variance of the AUC ``value`` in (0, 1): DeLong's, shrunk towards that of Hanley and McNeil."""
-    wrong_G, right_G = counts_2G
-    num_wrong, num_right = float(wrong_G.sum()), float(right_G.sum())
-    below_G = (np.cumsum(wrong_G) - wrong_G + wrong_G / 2) / num_wrong  # the share of wrong rows below a score
-    above_G = 1 - (np.cumsum(right_G) - right_G + right_G / 2) / num_right
-    of_rows = sum(
-        float(rows_G @ np.square(share_G - value)) / (num * max(num - 1, 1))
-        for rows_G, share_G, num in ((right_G, below_G, num_right), (wrong_G, above_G, num_wrong))
-    )
-    mean = (num_wrong + num_right) / 2 - 1
-    pairs = 1 + mean * ((1 - value) / (2 - value) + value / (1 + value))
-    expected = value * (1 - value) * pairs / (num_wrong * num_right)
-    known = min(num_wrong, num_right) - 1
-    return (known * of_rows + _PRIOR_ROWS * expected) / (known + _PRIOR_ROWS)
 
 
 def _compute_auc(counts_2G: Int64s) -> Floats:
@@ -187,10 +177,8 @@ def compute_purity_difference(
         raise ValueError(f"{len(first)} and {len(second)} rows are selected; give two selections of one size above 0")
 
     def share(own_M: Int64s) -> Estimate:
-        right_M, times = correct[own_M], 1.0
-        if cluster_N is not None and len(own_M):
-            times = compute_inflation(right_M - right_M.mean(), cluster_N[own_M], confidence=confidence)
-        return compute_proportion(int(right_M.sum()), len(own_M), confidence=confidence, inflation=times)
+        clusters = None if cluster_N is None else cluster_N[own_M]
+        return compute_share_right(correct[own_M], clusters, confidence=confidence)
 
     mine, theirs = share(np.setdiff1d(first, second)), share(np.setdiff1d(second, first))
     if not mine.n:

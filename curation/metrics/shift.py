@@ -19,7 +19,7 @@ texts, not the texts.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -30,7 +30,7 @@ from curation.arrays import Bools, Float32s, Int64s
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json
 from curation.metrics import ALPHA, Estimate, auc, compute_auc_value
-from curation.metrics.foreign import NEIGHBOURS, Distances, Foreign, compute_distances, count_beyond, find_clearest
+from curation.metrics.foreign import NEIGHBOURS, Distances, Foreign, compute_distances, count_beyond
 
 Strength = Literal["untested", "none shown", "slight", "minority", "clear", "severe"]
 
@@ -130,17 +130,12 @@ class Shift:
     def to_json(self) -> Json:
         """Return the comparison as a JSON object."""
         return {
+            **vars(self),
             "auc": self.auc.to_json(),
-            "p_value": self.p_value,
-            "num_source": self.num_source,
-            "num_pool": self.num_pool,
-            "inputs": self.inputs,
             "separable": self.separable.to_json(),
             "foreign": None if self.foreign is None else self.foreign.to_json(),
+            **{name: getattr(self, name) for name in ("differs", "alarm", "strength")},
             "in_words": self.in_words(),
-            "differs": self.differs,
-            "alarm": self.alarm,
-            "strength": self.strength,
             "warning": self.warning(),
         }
 
@@ -172,10 +167,15 @@ def compare_samples(source_ND: ArrayLike, pool_MD: ArrayLike, *, seed: int, max_
         return Shift(auc=auc([], []), p_value=1.0, num_source=num_source, num_pool=num_pool)
     states_ND, is_pool_N = np.concatenate(sides), np.repeat([False, True], [num_source, num_pool])
     held_N = draw_stratified(is_pool_N, 0.5, rng)
-    scores_H = _score_rows(states_ND[~held_N], is_pool_N[~held_N], states_ND[held_N], rng)
-    is_pool_H = is_pool_N[held_N]
+    fit_FD, is_pool_F = states_ND[~held_N], is_pool_N[~held_N]
+    inner_F, reached = draw_stratified(is_pool_F, _INNER_SHARE, rng), []
+    for squares in (False, True):
+        fit, inner = _make_features(fit_FD[~inner_F], fit_FD[inner_F], squares)
+        reached.append(compute_auc_value(inner @ _fit_ridge(fit, is_pool_F[~inner_F]), is_pool_F[inner_F]))
+    fit, held = _make_features(fit_FD, states_ND[held_N], squares=reached[1] > reached[0])
+    scores_H = np.asarray(held @ _fit_ridge(fit, is_pool_F))  # how much a row looks like a pool row
     distances = compute_distances(sides[0], sides[1], rng)
-    return _test(scores_H, is_pool_H, distances, num_source=num_source, num_pool=num_pool)
+    return _test(scores_H, is_pool_N[held_N], distances, num_source=num_source, num_pool=num_pool)
 
 
 def _test(scores_H: Float32s, is_pool_H: Bools, distances: Distances, **further: Any) -> Shift:
@@ -186,7 +186,8 @@ def _test(scores_H: Float32s, is_pool_H: Bools, distances: Distances, **further:
     ]
     scores = scores_H.astype(np.float64)  # SciPy would give a float32 p-value, and small ones as 0
     ranks = scipy.stats.mannwhitneyu(scores[is_pool_H], scores[~is_pool_H], alternative="greater")
-    found = find_clearest(foreign)
+    clearest = min(foreign, key=lambda test: (-test.share.low, test.p_value))
+    found = replace(clearest, p_value=min(1.0, len(foreign) * clearest.p_value))  # Bonferroni
     return Shift(auc=auc(scores_H, is_pool_H), p_value=float(ranks.pvalue), foreign=found, **further)
 
 
@@ -211,17 +212,6 @@ def draw_stratified(is_pool_N: Bools, share: float, rng: np.random.Generator) ->
         rows = rng.permutation(np.flatnonzero(is_pool_N == side))
         marked_N[rows[: max(1, round(share * len(rows)))]] = True
     return marked_N
-
-
-def _score_rows(fit_FD: Float32s, is_pool_F: Bools, held_HD: Float32s, rng: np.random.Generator) -> Float32s:
-    """Return scores of how much each held-out row looks like a pool row, float32 [H]."""
-    inner_F = draw_stratified(is_pool_F, _INNER_SHARE, rng)
-    reached = []
-    for squares in (False, True):
-        fit, inner = _make_features(fit_FD[~inner_F], fit_FD[inner_F], squares)
-        reached.append(compute_auc_value(inner @ _fit_ridge(fit, is_pool_F[~inner_F]), is_pool_F[inner_F]))
-    fit, held = _make_features(fit_FD, held_HD, squares=reached[1] > reached[0])
-    return np.asarray(held @ _fit_ridge(fit, is_pool_F))
 
 
 def _make_features(fit_FD: Float32s, held_HD: Float32s, squares: bool) -> tuple[Float32s, Float32s]:

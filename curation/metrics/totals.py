@@ -34,17 +34,13 @@ def compute_population_mean(sample_N: ArrayLike, population: int, *, is_part: bo
         return make_exact(mean, n)
     variance = sd**2 * (1 / n - 1 / population if is_part else 1 / n + 1 / population)
     skewness = float(((values_N - mean) ** 3).mean()) / sd**3
-    quantile = float(scipy.special.stdtrit(n - 1, 1 - TAIL))
-    low, high = (mean - math.sqrt(variance) * _invert_transform(y, skewness, n) for y in (quantile, -quantile))
+    quantile, root_n = float(scipy.special.stdtrit(n - 1, 1 - TAIL)), math.sqrt(n)
+    ends = [quantile, -quantile]
+    if abs(skewness) >= 1e-8:  # Hall's cubic transformation of the t statistic, inverted
+        roots = [math.cbrt(1 + skewness / root_n * (y - skewness / (6 * root_n))) for y in ends]
+        ends = [3 * root_n / skewness * (root - 1) for root in roots]
+    low, high = (mean - math.sqrt(variance) * end for end in ends)
     return Estimate(value=mean, low=min(low, mean), high=max(high, mean), n=n)
-
-
-def _invert_transform(y: float, skewness: float, n: int) -> float:
-    """Return the inverse of Hall's cubic transformation of the t statistic, at ``y``."""
-    if abs(skewness) < 1e-8:
-        return y
-    root_n = math.sqrt(n)
-    return 3 * root_n / skewness * (math.cbrt(1 + skewness / root_n * (y - skewness / (6 * root_n))) - 1)
 
 
 def compute_ratio(parts_M: ArrayLike, wholes_M: ArrayLike) -> Estimate:

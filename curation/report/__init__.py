@@ -1,6 +1,8 @@
 """The report of one or several runs: a self-contained HTML page, and the same numbers as JSON."""
 
 from curation.report.collect import collect as collect
+from curation.report.html import collect_search as collect_search
+from curation.report.html import describe_point as describe_point
 from curation.report.html import write as write
 from curation.report.html import write_search as write_search
 from curation.report.record import FORMAT as FORMAT
@@ -10,5 +12,3 @@ from curation.report.record import PassRecord as PassRecord
 from curation.report.record import ReviewRecord as ReviewRecord
 from curation.report.record import RunRecord as RunRecord
 from curation.report.record import StageSummary as StageSummary
-from curation.report.searched import collect_search as collect_search
-from curation.report.searched import describe_point as describe_point

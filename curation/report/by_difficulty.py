@@ -6,10 +6,8 @@ width. Pool and test split have separate bins, because their scales may differ (
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,7 +17,7 @@ from curation.domains import Domain, attempt
 from curation.hashing import hash_unit
 from curation.json_types import Json
 from curation.refs import TableRef
-from curation.report.measures import compute_share_among
+from curation.report.measures import compute_share
 from curation.report.rows import GradedRows
 from curation.report.tested import Tests, compute_accuracy
 from curation.tables import io, scans
@@ -40,16 +38,16 @@ Difficulties = tuple[Int64s, Float64s]
 
 def read_difficulties(examples: TableRef | None, domain: Domain, share: float = 1.0, seed: int = 0) -> Difficulties:
     """Return difficulties of rows, or of a share of them, drawn by a hash; none if they lack the domain's columns."""
-    ids: list[npt.NDArray[Any]] = [np.zeros(0, dtype=np.int64)]
-    values: list[npt.NDArray[Any]] = [np.zeros(0)]
-    columns = {name: f"`{name}`" for name in ("row_id", *domain.columns.names)}
-    if examples is None or not {*columns} <= {*io.open_table(examples).schema.names}:
-        return ids[0], values[0]
-    for batch in scans.iter_table_batches(examples, columns, "error IS NULL", num_rows=DOMAIN_ROWS):
-        drawn = batch.filter(pa.array(hash_unit(batch.column("row_id").to_numpy(), seed) < share))
-        ids.append(drawn.column("row_id").to_numpy().copy())
-        values.append(np.array([attempt(domain.difficulty, row)[0] for row in drawn.to_pylist()], dtype=np.float64))
-    return np.concatenate(ids), np.concatenate(values)
+    schema = pa.schema({"row_id": pa.int64(), "difficulty": pa.float64()})
+    columns, batches = {name: f"`{name}`" for name in ("row_id", *domain.columns.names)}, []
+    if examples is not None and {*columns} <= {*io.open_table(examples).schema.names}:
+        for batch in scans.iter_table_batches(examples, columns, "error IS NULL", num_rows=DOMAIN_ROWS):
+            drawn = batch.filter(pa.array(hash_unit(batch.column("row_id").to_numpy(), seed) < share))
+            values = [attempt(domain.difficulty, row)[0] for row in drawn.to_pylist()]
+            found = [drawn.column("row_id"), np.array(values, dtype=np.float64)]
+            batches.append(pa.record_batch(found, schema=schema))
+    table = pa.Table.from_batches(batches, schema)
+    return table["row_id"].to_numpy(), table["difficulty"].to_numpy()
 
 
 def summarise_difficulty(difficulties: Difficulties, selected: Mapping[str, Int64s]) -> Json | None:
@@ -61,33 +59,28 @@ def summarise_difficulty(difficulties: Difficulties, selected: Mapping[str, Int6
     kept = {"pool": values_K, **{arm: values_K[np.isin(ids_K, ids)] for arm, ids in selected.items()}}
     fewest = min(len(values) for values in kept.values() if len(values))
     edges = np.histogram_bin_edges(values_K, bins=_choose_num_bins(fewest, PROFILE_ROWS, PROFILE_BINS))
-
-    def profile(values: Float64s) -> Json:
-        n = len(values)
-        return {
+    profiles: Json = {}
+    for name, of_K in kept.items():
+        n = len(of_K)
+        profiles[name] = {
             "n": n,
-            "mean": float(values.mean()) if n else None,
-            "quantiles": dict(zip(map(str, QUANTILES), np.quantile(values, QUANTILES).tolist(), strict=True))
-            if n
-            else None,
-            "shares": (np.histogram(values, bins=edges)[0] / max(n, 1)).tolist(),
+            "mean": float(of_K.mean()) if n else None,
+            "quantiles": {str(q): float(np.quantile(of_K, q)) for q in QUANTILES} if n else None,
+            "shares": (np.histogram(of_K, bins=edges)[0] / max(n, 1)).tolist(),
         }
-
-    profiles = {name: profile(values) for name, values in kept.items()}
     num_unknown = len(values_N) - len(values_K)
     return {"edges": edges.tolist(), "num_unknown": num_unknown, "pool": profiles.pop("pool"), "arms": profiles}
 
 
 def compute_purity_bins(
-    rows: GradedRows | None, selected: Mapping[str, Int64s], difficulties: Difficulties
+    pool: GradedRows | None, selected: Mapping[str, Int64s], difficulties: Difficulties
 ) -> Json | None:
     """Return the share of right labels per bin: of all graded pool rows, the parsed ones, and each weak arm's rows.
 
     A bin without rows has ``None``. The result is ``None`` if the pool has no grades or no difficulties.
     """
-    if rows is None:
+    if pool is None:
         return None
-    pool = rows
     marks = {arm: np.isin(pool.row_ids_N, ids) for arm, ids in selected.items() if not ARMS[arm].gold}
     fewest = min([int(keep_N.sum()) for keep_N in marks.values() if keep_N.any()], default=len(pool))
     if (edges := compute_bin_edges(difficulties[1], fewest)) is None:
@@ -95,7 +88,7 @@ def compute_purity_bins(
     bin_N, numbers = _find_bins(pool.row_ids_N, difficulties, edges), range(len(edges) - 1)
 
     def shares(keep_N: Bools) -> list[Json | None]:
-        return [compute_share_among(pool.correct_N, keep_N & (bin_N == number), pool.cluster_N) for number in numbers]
+        return [compute_share(pool.correct_N, pool.cluster_N, keep_N & (bin_N == number)) for number in numbers]
 
     return {
         "edges": edges.tolist(),

@@ -1,31 +1,28 @@
-"""The figures of a generation and of a chain, as SVG text."""
+"""The figures of a generation, a chain and a search, as self-contained, deterministic SVG text."""
 
+import io
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from curation.arms import REFERENCE_ARM
 from curation.json_types import Json, JsonView
 from curation.metrics import compute_proportion
-from curation.report.frame import (
-    GREY,
-    as_chart,
-    draw_curve,
-    draw_estimates,
-    get_arm_style,
-    make_figure,
-    render_svg,
-    set_percent_ticks,
-    use_chart_style,
-)
 from curation.report.headline import describe_name
 from curation.report.record import PREDECESSOR
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
+P = ParamSpec("P")
+SharePoint = tuple[float, JsonView]
+"""A place on the x axis, and a share with its interval."""
 MOST_BANDS, MOST_RELIABILITIES, MOST_BARS = 5, 3, 6
 """Maximum numbers of overlaid items that a reader can tell apart; ``report.json`` has all items."""
 LEAST_ROWS = 20
@@ -56,7 +53,115 @@ _STYLES: Mapping[str, JsonView] = {
     PREDECESSOR: {"marker": "D", "linewidth": 0, "markerfacecolor": "white"},
 }
 """Styles by kind of line of a chain; lines of other kinds have the style of their arm."""
-_RIGHT, _WRONG = "#0072b2", "#d55e00"
+GREY, _RIGHT, _WRONG = "#444444", "#0072b2", "#d55e00"
+
+# Okabe and Ito's palette, safe for all common kinds of colour blindness; lines also differ in dashes.
+_ARMS = {
+    "naive": ("#6b6b6b", (0, (4, 2))),
+    "internal_confidence": ("#d98c00", (0, (1, 1))),
+    REFERENCE_ARM: ("#0072b2", "solid"),
+    "ground_truth": ("#009e73", (0, (6, 2, 1, 2))),
+    "teacher": ("#000000", "solid"),
+    "base": ("#a0a0a0", (0, (1, 1))),
+}
+_OTHERS = tuple(
+    (colour, dashes)
+    for dashes in ("solid", (0, (3, 1, 1, 1, 1, 1)), (0, (8, 2)))
+    for colour in ("#cc79a7", "#d55e00", "#56b4e9", "#000000")
+)
+
+_STYLE: Any = {
+    "svg.fonttype": "path",  # the same widths in every browser, so that nothing overlaps
+    "svg.hashsalt": "trust-curation",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "axes.grid": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.7,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "lines.linewidth": 1.8,
+}
+
+
+def set_percent_ticks(axis: "Axis") -> None:
+    """Show an axis's ticks in per cent, with all their decimals."""
+    axis.set_major_formatter(lambda value, _: f"{100 * value:.10g} %")
+
+
+@contextmanager
+def open_figure(width: float, height: float) -> Iterator["Figure"]:
+    """Open an empty figure of the given size, in inches, to draw on it in the report's style."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_STYLE):
+        yield Figure(figsize=(width, height), layout="constrained")
+
+
+def as_chart(x: str, y: str) -> Callable[[Callable[Concatenate["Axes", P], None]], Callable[Concatenate[str, P], str]]:
+    """Make a function that draws on axes one that takes an SVG's name in their place, and returns the SVG.
+
+    ``x`` and ``y`` are the labels of the axes, if the function sets no others. The legend is above the plot.
+    """
+
+    def wrap(draw: Callable[Concatenate["Axes", P], None]) -> Callable[Concatenate[str, P], str]:
+        @wraps(draw)
+        def render(name: str, /, *args: P.args, **kwargs: P.kwargs) -> str:
+            with open_figure(5.6, 3.7) as figure:
+                axes = figure.subplots()
+                axes.set(xlabel=x, ylabel=y)
+                draw(axes, *args, **kwargs)
+                place: Any = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.0), "ncols": 3}
+                axes.legend(**place, borderaxespad=0.2, columnspacing=1.4)
+            return render_svg(figure, name)
+
+        return render
+
+    return wrap
+
+
+def get_arm_style(arm: str, index: int) -> Json:
+    """Return the colour, dashes and label of an arm's line; ``index`` is the position of the arm in its figure."""
+    colour, dashes = _ARMS.get(arm, _OTHERS[index % len(_OTHERS)])
+    return {"color": colour, "linestyle": dashes, "label": describe_name(arm)}
+
+
+def render_svg(figure: "Figure", name: str) -> str:
+    """Return the figure as one ``<svg>`` element without metadata, width or height; its ids start with ``name``."""
+    import matplotlib
+
+    buffer = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with matplotlib.rc_context(_STYLE):
+        figure.savefig(buffer, format="svg", metadata=nothing, transparent=True)
+    text = buffer.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
+    text = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', text)
+    return re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)
+
+
+def draw_curve(axes: "Axes", points: Sequence[SharePoint], style: JsonView, *, has_band: bool = True) -> None:
+    """Draw a line through points, with a band of their 95 % intervals."""
+    places = [x for x, _ in points]
+    low, value, high = ([share[key] for _, share in points] for key in ("low", "value", "high"))
+    if has_band:
+        axes.fill_between(places, low, high, color=style["color"], alpha=0.13, linewidth=0)
+    axes.plot(places, value, **style)
+
+
+def draw_estimates(axes: "Axes", points: Sequence[SharePoint], *, has_bars: bool = True, **style: Any) -> None:
+    """Draw points in a style, with bars of their 95 % intervals."""
+    values = [share["value"] for _, share in points]
+    below = [max(0.0, share["value"] - share["low"]) for _, share in points]
+    above = [max(0.0, share["high"] - share["value"]) for _, share in points]
+    axes.errorbar([x for x, _ in points], values, yerr=[below, above] if has_bars else None, **style)
 
 
 @as_chart("rows taken, most trusted first (log scale)", "share of right labels (purity)")
@@ -68,7 +173,7 @@ def draw_purity_chart(axes: "Axes", curves: JsonView, *, chance: float | None = 
     for index, (arm, estimates) in enumerate(curves["arms"].items()):
         has_band = arm == REFERENCE_ARM or len(curves["arms"]) <= MOST_BANDS
         points = list(zip(ticks, estimates, strict=True))
-        draw_curve(axes, points, get_arm_style(arm, index), describe_name(arm), has_band=has_band)
+        draw_curve(axes, points, get_arm_style(arm, index), has_band=has_band)
     if n := curves["n"]:
         axes.axvline(n, color=GREY, linewidth=0.9, linestyle=(0, (2, 2)), label=f"n = {n:,}")
     _draw_chance(axes, chance)
@@ -95,25 +200,27 @@ def draw_reliability_chart(axes: "Axes", bins_of: JsonView, *, chance: float | N
     for index, (arm, bins) in enumerate(itertools.islice(bins_of.items(), MOST_RELIABILITIES)):
         points = [(item["mean_trust"], item["share_right"]) for item in join_bins(bins)]
         style: Json = {"marker": "os^D"[index % 4], "markersize": 4, "linewidth": 1.3, "elinewidth": 0.9}
-        draw_estimates(axes, points, get_arm_style(arm, index), label=describe_name(arm), **style)
+        draw_estimates(axes, points, **get_arm_style(arm, index), **style)
     _draw_chance(axes, chance)
     axes.set(xlim=(0, 1), ylim=(0, 1))
 
 
 def join_bins(bins: Sequence[JsonView]) -> list[JsonView]:
     """Join neighbouring bins of trust until each has ``LEAST_ROWS`` rows, so that few rows do not give many points."""
-    found: list[tuple[int, float, float]] = []
+    found: list[list[float]] = []  # numbers of rows, sums of trust, and of right rows
     for item in bins:
-        num_rows = item["share_right"]["n"]
-        now = (num_rows, num_rows * item["mean_trust"], num_rows * item["share_right"]["value"])
+        share = item["share_right"]
+        now = [share["n"], share["n"] * item["mean_trust"], share["n"] * share["value"]]
         if found and found[-1][0] < LEAST_ROWS:
-            now = (now[0] + found[-1][0], now[1] + found[-1][1], now[2] + found.pop()[2])
+            now = [a + b for a, b in zip(found.pop(), now, strict=True)]
         found.append(now)
     if len(found) > 1 and found[-1][0] < LEAST_ROWS:
-        last, before = found.pop(), found.pop()
-        found.append((before[0] + last[0], before[1] + last[1], before[2] + last[2]))
-    shares = [(trust / n, compute_proportion(round(right), n).to_json()) for n, trust, right in found]
-    return [{"mean_trust": mean, "share_right": share} for mean, share in shares]
+        last = found.pop()
+        found.append([a + b for a, b in zip(found.pop(), last, strict=True)])
+    return [
+        {"mean_trust": trust / n, "share_right": compute_proportion(round(right), int(n)).to_json()}
+        for n, trust, right in found
+    ]
 
 
 @as_chart("trust", "rows")
@@ -137,9 +244,7 @@ def draw_difficulty_chart(axes: "Axes", difficulty: JsonView) -> None:
     edges = difficulty["edges"]
     axes.stairs(difficulty["pool"]["shares"], edges, fill=True, color="#dddddd", label="pool")
     for index, (arm, profile) in enumerate(difficulty["arms"].items()):
-        colour, dashes = get_arm_style(arm, index)
-        line: Json = {"color": colour, "linestyle": dashes, "linewidth": 1.5, "label": describe_name(arm)}
-        axes.stairs(profile["shares"], edges, **line)
+        axes.stairs(profile["shares"], edges, linewidth=1.5, **get_arm_style(arm, index))
     axes.set_xlim(edges[0], edges[-1])
     axes.set_ylim(bottom=0)
     set_percent_ticks(axes.yaxis)
@@ -149,13 +254,13 @@ def draw_difficulty_chart(axes: "Axes", difficulty: JsonView) -> None:
 def draw_risk_chart(axes: "Axes", curves: JsonView) -> None:
     """Draw noise on calibration, its upper bound, and noise at deployment by the share of the pool that a cut keeps."""
     noises = []
-    for field, label, style in (
-        ("calibration", "noise on calibration", (_RIGHT, "solid")),
-        ("deployment", "noise at deployment", ("#009e73", (0, (6, 2, 1, 2)))),
+    for field, style in (
+        ("calibration", {"label": "noise on calibration", "color": _RIGHT, "linestyle": "solid"}),
+        ("deployment", {"label": "noise at deployment", "color": "#009e73", "linestyle": (0, (6, 2, 1, 2))}),
     ):
         points = [(point["share"], point[field]) for point in curves["points"] if point[field] is not None]
         if points:
-            draw_curve(axes, points, style, label)
+            draw_curve(axes, points, style)
             noises += [noise["value"] for _, noise in points]
     bounds = [(point["share"], point["bound"]) for point in curves["points"] if point["bound"] is not None]
     tried = [(p["share"], p["bound"]) for p in curves["points"] if p["bound"] is not None and p["tried"]]
@@ -198,7 +303,7 @@ def draw_bins_chart(
         points = [(edges[at] + offset, share) for at, share in enumerate(shares) if share is not None]
         has_bars = len(lines) <= MOST_BARS or line == REFERENCE_ARM
         style: Json = {"marker": "os^Dv"[index % 5], "markersize": 4, "linewidth": 1, "elinewidth": 0.8}
-        draw_estimates(axes, points, get_arm_style(line, index), has_bars=has_bars, label=describe_name(line), **style)
+        draw_estimates(axes, points, has_bars=has_bars, **get_arm_style(line, index), **style)
     axes.set_xticks(edges, [f"{edge:,.10g}" for edge in edges])
     axes.set(xlim=(edges[0], edges[-1]), ylim=(0, 1), ylabel=y)
     set_percent_ticks(axes.yaxis)
@@ -215,16 +320,15 @@ def draw_training_figure(trained: Mapping[str, JsonView]) -> "Figure":
     shown = list(filter(has_variation, MEASURES))
     num_rows, width = -(-len(shown) // COLUMNS), PANEL[0] * min(COLUMNS, len(shown))
     names_beside = max(1, int(width // NAME_WIDTH))
-    with use_chart_style():
-        figure = make_figure(width, PANEL[1] * num_rows + NAME_HEIGHT * -(-len(trained) // names_beside) + 0.15)
+    height = PANEL[1] * num_rows + NAME_HEIGHT * -(-len(trained) // names_beside) + 0.15
+    with open_figure(width, height) as figure:
         panels = figure.subplots(num_rows, min(COLUMNS, len(shown)), squeeze=False).ravel()
         for axes, key in zip(panels, shown, strict=False):
             for index, (arm, found) in enumerate(trained.items()):
                 measured = zip(found["curves"]["step"], found["curves"].get(key, ()), strict=False)
                 points = [(step, value) for step, value in measured if value is not None]
-                colour, dashes = get_arm_style(arm, index)
-                line: Json = {"color": colour, "linestyle": dashes, "linewidth": 1.2, "label": describe_name(arm)}
-                axes.plot([step for step, _ in points], [value for _, value in points], **line)
+                line = [step for step, _ in points], [value for _, value in points]
+                axes.plot(*line, linewidth=1.2, **get_arm_style(arm, index))
             axes.set_title(MEASURES[key], fontsize=8.5, loc="left")
             axes.tick_params(labelsize=7.5)
         for axes in panels[len(shown) :]:
@@ -236,14 +340,12 @@ def draw_training_figure(trained: Mapping[str, JsonView]) -> "Figure":
 
 def draw_training_chart(name: str, trained: Mapping[str, JsonView]) -> str:
     """Return the figure of :func:`draw_training_figure` as SVG."""
-    with use_chart_style():
-        return render_svg(draw_training_figure(trained), name)
+    return render_svg(draw_training_figure(trained), name)
 
 
 def draw_chain_chart(name: str, chain: JsonView) -> str:
     """Return the chart of accuracy by generation with 95 % intervals, and the first teacher's accuracy as a level."""
-    with use_chart_style():
-        figure = make_figure(7.6, 4.2)
+    with open_figure(7.6, 4.2) as figure:
         axes = figure.subplots()
         lines, num = chain["lines"], len(chain["bases"])
         for index, line in enumerate(lines):
@@ -252,9 +354,9 @@ def draw_chain_chart(name: str, chain: JsonView) -> str:
                 known = known[1:] if len(known) > 1 else known
             offset = SPREAD * (index - (len(lines) - 1) / 2)
             points = [(at + offset, point) for at, point in known]
-            style = {"marker": "s", **_STYLES.get(line["kind"], {})}
-            arm = get_arm_style(line["arm"], index)
-            draw_estimates(axes, points, arm, elinewidth=0.9, markersize=5, label=line["words"], **style)
+            style = {**get_arm_style(line["arm"], index), "label": line["words"], "marker": "s"}
+            style |= {"elinewidth": 0.9, "markersize": 5, **_STYLES.get(line["kind"], {})}
+            draw_estimates(axes, points, **style)
         if chain["first_teacher"] is not None:
             level = chain["first_teacher"]["value"]
             axes.axhline(level, color="#000000", linewidth=0.9, linestyle=(0, (1, 2)), label="first teacher")
@@ -263,4 +365,4 @@ def draw_chain_chart(name: str, chain: JsonView) -> str:
         axes.set(xlim=(-0.5, num - 0.5), xlabel="generation: the students' base", ylabel="test accuracy")
         if lines or chain["first_teacher"] is not None:
             figure.legend(loc="outside upper left", ncols=2, columnspacing=1.4)
-        return render_svg(figure, name)
+    return render_svg(figure, name)

@@ -1,23 +1,30 @@
 """Evidence on a run's trust function: the numbers that decide the verdict.
 
+A free signal (``curation.arms.FREE``) is one column that every labelling pass fills. It needs neither gold labels nor a
+fit, so a trust function that does not rank better than the best of them is not worth its fit. They are compared on the
+same parsed rows, by raw score alone, without a division of the arm that selects by it.
+
 All numbers are about parsed rows, since trust can select no others. Several rules read them, so their intervals have
 99 % confidence, except that of the AUC, which the report shows too.
 """
 
 import math
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from curation import metrics
+from curation.arms import free_of
 from curation.arrays import Float64s, Int64s
 from curation.domains.unseen_labels import UnseenLabels
+from curation.hashing import hash_unit
 from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
 from curation.metrics.estimates import NORMAL_QUANTILE, Number
-from curation.report.near_copies import NearCopies
+from curation.report.checks import QUANTILE, Control, NearCopies, OptionLengths
 from curation.report.record import PossibleGroups
-from curation.report.rivals import Rival, find_rivals
 from curation.report.rows import GradedRows
 
 CONFIDENCE = 0.99
@@ -26,8 +33,8 @@ NUM_BINS = 10
 """Number of bins of equally many validation rows by trust, in which the pool's selected rows are counted."""
 FALSE_ALARMS = 0.05
 """Probability that any free signal seems to rank better than a trust function that is as good as all of them."""
-QUANTILE = 2.5758293035489004
-"""Quantile of the normal distribution for these intervals."""
+FEW_ROWS = 100
+"""Minimum number of rows; with fewer, a share near one half is not known to within 10 points."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,30 +69,6 @@ class PredictedPurity:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Control:
-    """A baseline classifier of words, compared with trust on held-out labelled rows (``curation.report.control``)."""
-
-    accuracy: Estimate
-    """Share of all rows that the classifier labels right."""
-    top: Estimate
-    """Share of right labels among the classifier's surest rows."""
-    trust_top: Estimate
-    """Share of right teacher labels among as many rows that trust ranks first."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptionLengths:
-    """A comparison of chosen and right options; lengths are in characters, intervals have 99 % confidence."""
-
-    shorter: Estimate
-    """Mean length of the right option less that of the chosen one."""
-    gain: Estimate
-    """Share of right choices by the score per character less that by the whole score."""
-    scores: tuple[tuple[int, float], ...]
-    """Mean length and mean score (nats) of the shorter half of the options and of the longer half."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class ReviewedPurity:
     """The purity of a selection among the rows that people could decide."""
 
@@ -103,8 +86,35 @@ class ReviewedPurity:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnownEvidence:
-    """Evidence that needs no further computation."""
+class Rival:
+    """A comparison of a trust function with a free signal; differences are the function's value minus the signal's."""
+
+    signal: str
+    where: str
+    """Set of the rows: ``pool`` or ``validation``."""
+    num_top: int
+    """Number of top rows of each ranking that purity counts."""
+    auc: Estimate | None
+    """Difference of the AUCs, or ``None`` if a class has fewer than two rows."""
+    purity: Estimate
+    """Difference of the shares of right labels among the first ``num_top`` rows."""
+    confidence: float
+    """Confidence of both intervals."""
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the signal is shown to rank better than the trust function, by AUC or by purity."""
+        return (self.auc is not None and self.auc.high < 0) or self.purity.high < 0
+
+    def to_entry(self) -> Json:
+        """Return the comparison as an entry of the trust table: ``signal``, ``num_top``, ``auc`` and ``purity``."""
+        auc = None if self.auc is None else self.auc.to_json()
+        return {"signal": self.signal, "num_top": self.num_top, "auc": auc, "purity": self.purity.to_json()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """All evidence on one generation that the verdict reads."""
 
     arm: str
     """Arm that the verdict is about."""
@@ -130,20 +140,14 @@ class KnownEvidence:
     """Labels of the pool that no labelled row has, or ``None`` if there are none or labels are open."""
     option_lengths: OptionLengths | None = None
     """Lengths of options, or ``None`` unless the teacher chooses among options of several lengths by whole score."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evidence(KnownEvidence):
-    """All evidence on one generation that the verdict reads."""
-
-    num_selected: int
-    validation: Quality | None
+    num_selected: int = 0
+    validation: Quality | None = None
     """Quality on validation rows, or ``None`` if none is parsed."""
-    pool: Quality | None
+    pool: Quality | None = None
     """Quality on the pool, or ``None`` without an audit set; its ``top`` are the selected rows."""
-    teacher: Estimate | None
+    teacher: Estimate | None = None
     """Teacher's accuracy on all parsed rows of the source."""
-    foreseen: PredictedPurity | None
+    foreseen: PredictedPurity | None = None
     rivals: tuple[Rival, ...] = ()
     """Comparisons of the trust function with each free signal, on graded pool rows or else on validation rows."""
     labels: JsonView | None = None
@@ -157,15 +161,38 @@ class Evidence(KnownEvidence):
     control: Control | None = None
     """Baseline without a teacher, or ``None`` if labels are no closed set or few gold labels are known."""
 
-    def to_json(self) -> Json:
-        """Return the evidence as a JSON object."""
-        return asdict(self)
+    @property
+    def measured(self) -> list[tuple[str, Quality]]:
+        """The sets of rows on which trust was measured, by name."""
+        found = (("validation", self.validation), ("pool", self.pool))
+        return [(where, quality) for where, quality in found if quality is not None]
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether people checked enough selected rows to estimate their purity."""
+        return self.checked is not None and self.checked.rows >= FEW_ROWS
+
+    @property
+    def known_purity(self) -> Estimate | None:
+        """The purity of the selected rows by gold labels of the pool, or else by people."""
+        if self.pool is not None:
+            return self.pool.top
+        return None if self.checked is None else self.checked.decisive
+
+    @property
+    def better_signal(self) -> Rival | None:
+        """A free signal that is shown to rank better than trust, the one with the highest AUC if there are more."""
+        better = [rival for rival in self.rivals if rival.is_better]
+        return min(
+            better, key=lambda found: (0.0 if found.auc is None else found.auc.value, found.purity.value), default=None
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Material(KnownEvidence):
-    """The rows from which the evidence of a generation is computed."""
+class Material:
+    """The rows from which the evidence of a generation is computed, beside that which is known."""
 
+    known: Evidence
     function: str
     """Trust function that ranks the arm's rows."""
     validation: GradedRows | None
@@ -181,36 +208,34 @@ class Material(KnownEvidence):
 
 
 def weigh(of: Material) -> Evidence:
-    """Compute the evidence of a generation from its rows."""
-    source, constant, num_selected = of.source, of.source.share, len(of.selected_trust_M)
+    """Return the known evidence of a generation with that which is computed from its rows."""
+    constant, trust_M, near = of.source.share, of.selected_trust_M, of.known.near
     validation, pool, expected = None, None, None
     rivals: tuple[Rival, ...] = ()
     if of.validation is not None:
-        num_top = max(1, round(num_selected / max(of.num_pool, 1) * len(of.validation)))
+        num_top = max(1, round(len(trust_M) / max(of.num_pool, 1) * len(of.validation)))
         rivals = find_rivals(of.validation, "validation", of.function, num_top, of.seed, false_alarms=FALSE_ALARMS)
-        validation = measure_quality(of.validation.readable, of.function, num_top, constant)
-        if len(rows := of.validation.readable):
-            expected = foresee_purity(rows, of.function, num_top, of.selected_trust_M)
-            if of.near is not None and of.near.is_more_than_expected and of.cluster_M is not None:
-                total_C = np.bincount(of.cluster_M, of.selected_trust_M[: len(of.cluster_M)])
-                trust_C = total_C / np.bincount(of.cluster_M)
-                expected = foresee_purity(rows, of.function, num_top, trust_C, are_all=True)
+        rows = of.validation.readable
+        validation = measure_quality(rows, of.function, num_top, constant)
+        if near is not None and near.is_more_than_expected and of.cluster_M is not None:
+            total_C = np.bincount(of.cluster_M, trust_M[: len(of.cluster_M)])
+            trust_C = total_C / np.bincount(of.cluster_M)
+            expected = foresee_purity(rows, of.function, num_top, trust_C, are_all=True)
+        else:
+            expected = foresee_purity(rows, of.function, num_top, trust_M)
     if of.pool is not None:
-        num_top = of.pool.scale(num_selected)
-        found, top = (
-            measure_quality(of.pool.readable, of.function, num_top, constant),
-            of.pool.among_selected(of.arm, CONFIDENCE),
-        )
-        if found is not None and top.n:
-            pool = replace(found, top=top, top_trust=float(of.selected_trust_M.mean()), drawn=of.pool.drawn)
+        num_top, drawn = of.pool.scale(len(trust_M)), of.pool.drawn
+        quality = measure_quality(of.pool.readable, of.function, num_top, constant)
+        top = of.pool.among_selected(of.known.arm, CONFIDENCE)
+        if quality is not None and top.n:
+            pool = replace(quality, top=top, top_trust=float(trust_M.mean()), drawn=drawn)
             rivals = find_rivals(of.pool, "pool", of.function, num_top, of.seed, false_alarms=FALSE_ALARMS)
-    teacher = source.share_right(confidence=CONFIDENCE) if len(source) else None
-    return Evidence(
-        **{item.name: getattr(of, item.name) for item in fields(KnownEvidence)},
-        num_selected=num_selected,
+    return replace(
+        of.known,
+        num_selected=len(trust_M),
         validation=validation,
         pool=pool,
-        teacher=teacher,
+        teacher=of.source.share_right(confidence=CONFIDENCE) if len(of.source) else None,
         foreseen=expected,
         rivals=rivals,
     )
@@ -224,13 +249,10 @@ def measure_quality(graded: GradedRows, function: str, num_top: int, constant: f
     score, num_top = graded.scores[function], min(max(num_top, 1), num_rows)
     (top,) = graded.rank_by_score(function, [num_top], CONFIDENCE)
     top_M, believed_N = np.argsort(-score.raw_N, kind="stable")[:num_top], score.trust_N >= 0.5
-    auc = None
-    if 0 < num_right < num_rows:
-        auc = metrics.auc(score.raw_N, graded.correct_N, cluster_N=graded.cluster_N)
     return Quality(
         rows=num_rows,
         rarer=min(num_right, num_rows - num_right),
-        auc=auc,
+        auc=graded.auc(score.raw_N),
         share_right=graded.share_right(confidence=CONFIDENCE),
         brier_excess=compute_brier_excess(score.trust_N, graded, constant),
         top=top,
@@ -297,3 +319,70 @@ def widen_interval(estimate: Estimate) -> Estimate:
     ratio = QUANTILE / NORMAL_QUANTILE
     low, high = (estimate.value + ratio * (bound - estimate.value) for bound in (estimate.low, estimate.high))
     return Estimate(value=estimate.value, low=low, high=high, n=estimate.n)
+
+
+def compare_with_signal(
+    rows: GradedRows,
+    where: str,
+    function: str,
+    signal: str,
+    num_top: int,
+    seed: int,
+    *,
+    confidence: float = metrics.CONFIDENCE,
+) -> Rival:
+    """Compare a trust function with a signal on a set's parsed rows; ``num_top`` of them represent the selection."""
+    parsed = rows.readable
+    first_N, second_N = parsed.scores[function].raw_N, parsed.scores[signal].raw_N
+    num_top = min(max(1, num_top), len(parsed))
+    of_rows: dict[str, Any] = {"confidence": confidence, "cluster_N": parsed.cluster_N}
+    auc = metrics.compute_auc_difference(first_N, second_N, parsed.correct_N, **of_rows)
+    draw_N = hash_unit(parsed.row_ids_N, seed)
+    first_M, second_M = (np.lexsort((draw_N, -raw_N))[:num_top] for raw_N in (first_N, second_N))
+    return Rival(
+        signal=signal,
+        where=where,
+        num_top=num_top,
+        auc=None if math.isnan(auc.value) else auc,
+        purity=metrics.compute_purity_difference(first_M, second_M, parsed.correct_N, **of_rows),
+        confidence=confidence,
+    )
+
+
+def find_rivals(
+    rows: GradedRows, where: str, function: str, num_top: int, seed: int, *, false_alarms: float
+) -> tuple[Rival, ...]:
+    """Return comparisons of a trust function with every free signal of the rows, with simultaneous intervals.
+
+    Each of k signals gives two differences, and an interval below zero speaks against trust. With a confidence of
+    1 - ``false_alarms`` / k, the probability that a function as good as all signals has such an interval is at most
+    ``false_alarms`` (Bonferroni: 2 k lower tails of ``false_alarms`` / 2 k).
+    """
+    signals = [name for name in free_of(rows.scores) if name in rows.scores and name != function]
+    if not signals or not rows.parsed_N.any() or function not in rows.scores:
+        return ()
+    level = 1 - false_alarms / len(signals)
+    return tuple(
+        compare_with_signal(rows, where, function, signal, num_top, seed, confidence=level) for signal in signals
+    )
+
+
+def find_best_signal(measured: Mapping[str, GradedRows]) -> tuple[str, str] | None:
+    """Return the free signal with the highest AUC on parsed rows, and the set of these rows; ``None`` without a signal.
+
+    The set is the held-out labelled rows, and the pool only without these: a signal that is chosen on the rows on which
+    it is then compared with trust has an advantage. It has this advantage if validation rows are compared, as without
+    gold labels of the pool.
+    """
+    for where in ("validation", "pool"):
+        rows = measured.get(where)
+        if rows is None or not len(parsed := rows.readable):
+            continue
+        aucs = {
+            name: np.nan_to_num(metrics.compute_auc_value(parsed.scores[name].raw_N, parsed.correct_N))
+            for name in free_of(parsed.scores)
+            if name in parsed.scores
+        }
+        if aucs:
+            return max(aucs, key=lambda name: aucs[name]), where
+    return None

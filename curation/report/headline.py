@@ -1,9 +1,8 @@
 """Numbers in words, and sentences on a generation's result, made by the Jinja macros of ``sentences.j2``."""
 
 import re
-from functools import cache
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from curation.arms import ARMS, REFERENCE_ARM, is_free
 from curation.json_types import Json, JsonView
@@ -97,20 +96,11 @@ WORDS.filters.update(FILTERS)
 WORDS.tests["free_signal"] = lambda name: is_free(str(name))
 
 
-@cache
-def _load_sentences() -> Template:
-    return WORDS.get_template("sentences.j2")
-
-
 def say(macro: str, *args: object) -> list[str]:
-    """Return the sentences of a macro of ``sentences.j2``."""
-    text: str = getattr(_load_sentences().module, macro)(*args)
-    return [joined for part in re.split(r"\n\s*\n", text) if (joined := join_lines(part))]
-
-
-def join_lines(text: str) -> str:
-    """Return a text on one line, without further spaces than those that do not break."""
-    return re.sub("[ \n]+", " ", text).strip(" ")
+    """Return the sentences of a macro of ``sentences.j2``, each on one line; a blank line ends a sentence."""
+    text: str = getattr(WORDS.get_template("sentences.j2").module, macro)(*args)
+    # Spaces that do not break are kept.
+    return [joined for part in re.split(r"\n\s*\n", text) if (joined := re.sub("[ \n]+", " ", part).strip(" "))]
 
 
 def describe_results(generation: JsonView) -> list[str]:

@@ -1,40 +1,41 @@
-"""The report's page: one self-contained HTML file, with the same numbers as JSON beside it."""
+"""The pages of a report and of a search: self-contained HTML files, with the same numbers as JSON beside them."""
 
 import json
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import cache
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from jinja2 import ChoiceLoader, PackageLoader, Template
 from markupsafe import Markup
 
+from curation.config.tune import LARGER_IS_BETTER
 from curation.escaping import escape_text
 from curation.features import features
 from curation.json_types import Json, JsonView
 from curation.registry import load_code
 from curation.report import charts
+from curation.report.charts import GREY, as_chart
 from curation.report.costs import describe_amount
-from curation.report.headline import FILTERS, describe_name, format_duration, make_environment
+from curation.report.headline import FILTERS, describe_name, format_duration, make_environment, say
 from curation.report.rules import RULES
-from curation.report.searched import draw_course, draw_finals, format_drawn_value
-from curation.storage.paths import Place, write_atomically
+from curation.storage.paths import Place, to_place, write_atomically
 from curation.telemetry.standing import format_speed
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 _HERE = "curation.report"
+NUM_TOLD = 10
+"""Number of trials of the leaderboard that are printed."""
+_BLUE, _LIGHT, _ORANGE = "#0072b2", "#b8b8b8", "#d55e00"
 
 
 def write(report: JsonView, directory: Place) -> tuple[Place, Place]:
     """Write ``report.html`` and ``report.json`` to a directory, each atomically; return their paths."""
     return _write(render(report), "report", report, directory)
-
-
-def write_search(search: JsonView, directory: Place) -> tuple[Place, Place]:
-    """Write ``search.html`` and ``search.json`` to a directory, each atomically; return their paths."""
-    course = draw_course("search-course", search["trials"], search["metric"])
-    finals = draw_finals("search-finals", search["choice"], search["metric"])
-    figures = {"course": Markup(course), "finals": Markup(finals)}
-    return write_page(f"{_HERE}:search.html.j2", "search", search, directory, figures=figures)
 
 
 def write_page(template: str, name: str, content: JsonView, directory: Place, **further: object) -> tuple[Place, Place]:
@@ -62,6 +63,18 @@ def render(report: JsonView) -> str:
         parts=[_render_parts(generation) for generation in report["generations"]],
         compounding=Markup(charts.draw_chain_chart("chain", report["chain"])) if report["chain"] is not None else "",
     )
+
+
+def describe_point(kind: str, drawn: Mapping[str, object]) -> str:
+    """Return the settings of a trial on one line."""
+    return ", ".join(f"{key} {format_drawn_value(value)}" for key, value in {"kind": kind, **drawn}.items())
+
+
+def format_drawn_value(value: object) -> str:
+    """Return a setting's value, in few characters."""
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value)) or "none"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 _PAGES = make_environment(_HERE, autoescape=True)
@@ -103,29 +116,105 @@ def _render_parts(generation: JsonView) -> list[Json]:
 def _draw_figures(generation: JsonView) -> dict[str, Markup]:
     """Return the SVG of each figure that the generation has numbers for."""
     chance = None if generation["evidence"] is None else generation["evidence"]["chance"]
-    drawn: dict[str, Markup] = {}
-
-    def add(name: str, draw: Callable[..., str], *args: object, **kwargs: object) -> None:
-        drawn[name] = Markup(draw(f"g{generation['index']}-{name}", *args, **kwargs))  # our own SVG, without user text
-
-    for name, draw, kwargs in (
-        ("purity_curves", charts.draw_purity_chart, {"chance": chance}),
-        ("difficulty", charts.draw_difficulty_chart, {}),
-        ("risk_curves", charts.draw_risk_chart, {}),
-    ):
+    drawn: dict[str, tuple[Any, ...]] = {}  # functions and their arguments
+    for name, draw in (("difficulty", charts.draw_difficulty_chart), ("risk_curves", charts.draw_risk_chart)):
         if generation[name] is not None:
-            add(name, draw, generation[name], **kwargs)
+            drawn[name] = draw, (generation[name],), {}
+    if (found := generation["purity_curves"]) is not None:
+        drawn["purity_curves"] = charts.draw_purity_chart, (found,), {"chance": chance}
     for where, bins in generation["reliability"].items():
-        add(f"reliability_{where}", charts.draw_reliability_chart, bins, chance=chance)
-        add(f"histogram_{where}", charts.draw_histogram_chart, generation["histogram"][where])
+        drawn[f"reliability_{where}"] = charts.draw_reliability_chart, (bins,), {"chance": chance}
+        drawn[f"histogram_{where}"] = charts.draw_histogram_chart, (generation["histogram"][where],), {}
     if (found := generation["purity_by_difficulty"]) is not None:
         behind = {"all pool rows": found["all"]}
         if found["parsed"] != found["all"]:
             behind["parsed pool rows"] = found["parsed"]
-        of_arms = found["edges"], found["arms"]
-        add("purity_by_difficulty", charts.draw_bins_chart, *of_arms, y="share of right labels", behind=behind)
+        lines = {"y": "share of right labels", "behind": behind}
+        drawn["purity_by_difficulty"] = charts.draw_bins_chart, (found["edges"], found["arms"]), lines
     if (found := generation["accuracy_by_difficulty"]) is not None:
-        add("accuracy_by_difficulty", charts.draw_bins_chart, found["edges"], found["models"], y="test accuracy")
+        of_models = found["edges"], found["models"]
+        drawn["accuracy_by_difficulty"] = charts.draw_bins_chart, of_models, {"y": "test accuracy"}
     if any(len(arm["curves"]["loss"]) > 1 for arm in generation["training"].values()):
-        add("training", charts.draw_training_chart, generation["training"])
-    return drawn
+        drawn["training"] = charts.draw_training_chart, (generation["training"],), {}
+    prefix = f"g{generation['index']}"
+    # Our own SVG, without user text.
+    return {name: Markup(draw(f"{prefix}-{name}", *args, **kwargs)) for name, (draw, args, kwargs) in drawn.items()}
+
+
+def collect_search(found: JsonView, tune: JsonView, **facts: Any) -> Json:
+    """Return the page's content as JSON, from the outputs of the search stage and the section ``tune``.
+
+    ``facts`` are ``name``, ``seed``, ``config_path``, ``command``, ``versions``, and ``seconds`` by stage.
+    """
+    directory, metric = to_place(found["directory"]), found["metric"]
+    trials, finals = (_read_fits(directory / folder) for folder in ("trials", "finals"))
+    sign = -1 if LARGER_IS_BETTER[metric] else 1
+    done = [trial for trial in trials if trial["outcome"] is not None]
+    ranked = sorted(done, key=lambda trial: (sign * trial["outcome"]["value"], trial["number"]))
+    board = [*ranked, *(trial for trial in trials if trial["outcome"] is None)]
+    values = [None if trial["outcome"] is None else trial["outcome"]["value"] for trial in finals]
+    num, names = tune["folds"] * tune["seeds"], ["default", *map(str, found["finalists"])]
+    keys = dict.fromkeys(key for trial in ranked for key in trial["drawn"])
+    return {
+        **facts,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "tune": dict(tune),
+        **{name: found[name] for name in ("metric", "num_rows", "choice", "kind", "best", "fit")},
+        "trials": board,
+        "dimensions": [key for key in keys if len({json.dumps(trial["drawn"].get(key)) for trial in ranked}) > 1],
+        "finals": {name: values[k * num : (k + 1) * num] for k, name in enumerate(names)},
+        "best_path": str(directory / "best.yaml"),
+        "fit_seconds": sum(trial["outcome"]["seconds"] for trial in [*ranked, *finals] if trial["outcome"] is not None),
+        "lines": [*_format_board(board[:NUM_TOLD], metric), *say("choice", found["choice"], metric)],
+    }
+
+
+def _read_fits(directory: Place) -> list[Json]:
+    """Return the recorded fits of a folder, by number."""
+    paths = sorted((path for path in directory.iterdir() if path.name.endswith(".json")), key=lambda path: path.name)
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def _format_board(trials: list[Json], metric: str) -> list[str]:
+    """Return a leaderboard as lines of text."""
+    lines = [f"{'trial':>6}  {metric:>9}  {'seconds':>7}  settings"]
+    for trial in trials:
+        value, seconds = "failed", ""
+        if (outcome := trial["outcome"]) is not None:
+            value, seconds = f"{outcome['value']:.4f}", f"{outcome['seconds']:.1f}"
+        lines.append(f"{trial['number']:>6}  {value:>9}  {seconds:>7}  {describe_point(trial['kind'], trial['drawn'])}")
+    return lines
+
+
+def write_search(search: JsonView, directory: Place) -> tuple[Place, Place]:
+    """Write ``search.html`` and ``search.json`` to a directory, each atomically; return their paths."""
+    course = draw_course("search-course", search["trials"], search["metric"])
+    finals = draw_finals("search-finals", search["choice"], search["metric"])
+    figures = {"course": Markup(course), "finals": Markup(finals)}
+    return write_page(f"{_HERE}:search.html.j2", "search", search, directory, figures=figures)
+
+
+@as_chart("trial", "")
+def draw_course(axes: "Axes", trials: list[JsonView], metric: str) -> None:
+    """Draw the metric of every trial by the trial's number, and the best value so far."""
+    done = [trial for trial in trials if trial["outcome"] is not None]
+    by_number = sorted(done, key=lambda trial: trial["number"])
+    better = max if done[0]["outcome"]["value"] >= by_number[0]["outcome"]["value"] else min
+    numbers = [trial["number"] for trial in by_number]
+    values = [trial["outcome"]["value"] for trial in by_number]
+    axes.plot(numbers, values, "o", color=_LIGHT, markersize=3.5, label="trial")
+    axes.step(numbers, list(accumulate(values, better)), where="post", color=_BLUE, label="best until then")
+    axes.set_ylabel(f"{metric} on the held-out fold")
+
+
+@as_chart("", "")
+def draw_finals(axes: "Axes", choice: JsonView, metric: str) -> None:
+    """Draw each finalist's difference to the default, with intervals that hold for all finalists at once."""
+    differences = list(choice["differences"].items())[::-1]
+    for place, (name, found) in enumerate(differences):
+        bars = [[found["value"] - found["low"]], [found["high"] - found["value"]]]
+        colour = _BLUE if name == choice["winner"] else GREY
+        axes.errorbar([found["value"]], [place], xerr=bars, fmt="o", color=colour, capsize=3)
+    axes.axvline(0, color=_ORANGE, linewidth=1.0, linestyle=(0, (4, 2)), label="the default")
+    axes.set_yticks(range(len(differences)), [f"trial {name}" for name, _ in differences])
+    axes.set(ylim=(-0.6, len(differences) - 0.4), xlabel=f"better than the default by ({metric})")

@@ -10,7 +10,7 @@ import numpy as np
 
 from curation import metrics
 from curation.arms import ARMS, REFERENCE_ARM
-from curation.arrays import Bools, Float64s, Int64s
+from curation.arrays import Bools, Int64s
 from curation.json_types import Json
 from curation.report.rows import GradedRows
 
@@ -24,16 +24,16 @@ the GIL. As many draws are cached."""
 
 
 def compute_share(
-    correct_N: Bools, cluster_N: Int64s | None = None, *, confidence: float = metrics.CONFIDENCE
+    correct_N: Bools, cluster_N: Int64s | None, keep_N: Bools | None = None, *, confidence: float = metrics.CONFIDENCE
 ) -> Json | None:
-    """Return the share of right rows with its exact interval, widened for clusters; ``None`` for no rows."""
+    """Return the share of right rows, or of those that ``keep_N`` marks, with its exact interval, widened for clusters.
+
+    The result is ``None`` for no rows.
+    """
+    if keep_N is not None:
+        correct_N, cluster_N = correct_N[keep_N], None if cluster_N is None else cluster_N[keep_N]
     found = metrics.compute_share_right(correct_N, cluster_N, confidence=confidence)
-    return found.to_json() if len(correct_N) else None
-
-
-def compute_share_among(correct_N: Bools, keep_N: Bools, cluster_N: Int64s | None) -> Json | None:
-    """Return the share of right rows among those that ``keep_N`` marks, as :func:`compute_share` does."""
-    return compute_share(correct_N[keep_N], None if cluster_N is None else cluster_N[keep_N])
+    return found.to_json() if found.n else None
 
 
 def compute_count_share(num_right: int, num_rows: int) -> Json | None:
@@ -48,27 +48,24 @@ def trust_metrics(rows: GradedRows, num_top: int, constant: float, seed: int) ->
     to every row. AUC is ``None`` if all rows are right or all are wrong.
     """
     num_top = min(num_top, len(rows))
+
+    def measure(name: str) -> Json:
+        found = measure_calibration(rows, name, seed)
+        of: Json = {"seed": seed, "cluster_N": rows.cluster_N}
+        parts = metrics.compute_brier_parts(rows.scores[name].trust_N, rows.correct_N, **of)
+        top = rows.rank(name, [num_top])[0].to_json() if num_top else None
+        return {**found, "brier_parts": {key: parts[key].to_json() for key in BRIER_PARTS}, "purity_at_n": top}
+
     with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as pool:
-        measured = pool.map(lambda name: _measure_function(rows, name, num_top, seed), rows.scores)
-        functions: Json = dict(zip(rows.scores, measured, strict=True))
+        functions: Json = dict(zip(rows.scores, pool.map(measure, rows.scores), strict=True))
+    readable = None if rows.parsed_N.all() else rows.auc(rows.parsed_N)
     return {
         "num_rows": len(rows),
         "num_top": num_top,
         "share_right": rows.share_right().to_json(),
         "functions": functions,
         "constant": compute_constant_metrics(rows, constant, seed),
-        "parsed_flag": None if rows.parsed_N.all() else {"auc": _compute_auc(rows.parsed_N, rows)},
-    }
-
-
-def _measure_function(rows: GradedRows, name: str, num_top: int, seed: int) -> Json:
-    trust_N = rows.scores[name].trust_N
-    of: Json = {"seed": seed, "cluster_N": rows.cluster_N}
-    parts = metrics.compute_brier_parts(trust_N, rows.correct_N, bins=ECE_BINS, **of)
-    return {
-        **_measure_calibration(rows, name, seed),
-        "brier_parts": {key: parts[key].to_json() for key in BRIER_PARTS},
-        "purity_at_n": rows.rank(name, [num_top])[0].to_json() if num_top else None,
+        "parsed_flag": None if rows.parsed_N.all() else {"auc": None if readable is None else readable.to_json()},
     }
 
 
@@ -76,51 +73,29 @@ def compute_constant_metrics(graded: GradedRows, constant: float, seed: int) -> 
     """Return ECE and Brier score of a constant trust, the baseline of all trust functions."""
     trust_N = np.full(len(graded), constant)
     of: Json = {"seed": seed, "cluster_N": graded.cluster_N}
-    return {
-        "value": constant,
-        "ece": metrics.ece(trust_N, graded.correct_N, bins=ECE_BINS, **of).to_json(),
-        "brier": metrics.brier(trust_N, graded.correct_N, **of).to_json(),
-    }
+    ece = metrics.ece(trust_N, graded.correct_N, **of)
+    brier = metrics.brier(trust_N, graded.correct_N, **of)
+    return {"value": constant, "ece": ece.to_json(), "brier": brier.to_json()}
 
 
-def measure_regime(rows: GradedRows, function: str, num_top: int, constant: float, seed: int) -> Json:
-    """Return a labelled set's share right, and AUC, ECE, Brier score and top rows' purity by one trust function."""
-    return {
-        "n": len(rows),
-        "share_right": rows.share_right().to_json(),
-        **_measure_calibration(rows, function, seed),
-        "num_top": num_top,
-        "purity_at_n": rows.rank_by_score(function, [num_top])[0].to_json() if num_top else None,
-        "constant": compute_constant_metrics(rows, constant, seed),
-    }
-
-
-def _measure_calibration(graded: GradedRows, function: str, seed: int) -> Json:
-    score, correct_N = graded.scores[function], graded.correct_N
+def measure_calibration(graded: GradedRows, function: str, seed: int) -> Json:
+    """Return AUC, ECE over bins of equal width and of equal mass, and Brier score of a trust function."""
+    score, correct_N, auc = graded.scores[function], graded.correct_N, graded.auc(graded.scores[function].raw_N)
     of: Json = {"seed": seed, "cluster_N": graded.cluster_N}
     # In this order, as numbers over the same cells share their resamples.
-    width = metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, **of).to_json()
+    width = metrics.ece(score.trust_N, correct_N, **of).to_json()
     brier = metrics.brier(score.trust_N, correct_N, **of).to_json()
-    mass = metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, equal="mass", **of).to_json()
-    return {"auc": _compute_auc(score.raw_N, graded), "ece": width, "ece_equal_mass": mass, "brier": brier}
-
-
-def _compute_auc(raw_N: Float64s | Bools, graded: GradedRows) -> Json | None:
-    if not 0 < graded.num_right < len(graded):
-        return None
-    return metrics.auc(raw_N.astype(np.float64), graded.correct_N, cluster_N=graded.cluster_N).to_json()
+    mass = metrics.ece(score.trust_N, correct_N, equal="mass", **of).to_json()
+    return {"auc": None if auc is None else auc.to_json(), "ece": width, "ece_equal_mass": mass, "brier": brier}
 
 
 def collect_reliability(rows: GradedRows) -> Json:
     """Return, by trust function, the non-empty bins with mean trust, share right and its exact interval."""
-    result: Json = {}
-    for name, score in rows.scores.items():
-        bins = metrics.compute_reliability(score.trust_N, rows.correct_N, bins=ECE_BINS)
-        result[name] = [item._asdict() for item in bins]
-        for item in result[name]:
-            n = item.pop("n")
-            item["share_right"] = compute_count_share(round(item["share_right"] * n), n)
-    return result
+    found = {name: metrics.compute_reliability(score.trust_N, rows.correct_N) for name, score in rows.scores.items()}
+    return {
+        name: [{**item._asdict(), "share_right": item.share_right.to_json()} for item in bins]
+        for name, bins in found.items()
+    }
 
 
 def compute_histogram(rows: GradedRows) -> Json:

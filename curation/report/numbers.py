@@ -1,7 +1,7 @@
 """Computation of a generation's numbers from its tables, as JSON, each number with its n and interval."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 
@@ -13,41 +13,25 @@ from curation.features import features, list_divisions
 from curation.hashing import derive
 from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
-from curation.refs import Ref
+from curation.refs import Ref, TableRef
 from curation.registry import load_code
-from curation.report import measures
-from curation.report.by_difficulty import (
-    compute_accuracy_bins,
-    compute_purity_bins,
-    read_difficulties,
-    summarise_difficulty,
-)
-from curation.report.class_table import collect_class_table
-from curation.report.diversity import measure_diversity
+from curation.report import by_difficulty, class_table, measures, tested, trusted
 from curation.report.headline import say
 from curation.report.measures import make_finite
 from curation.report.record import FORMAT, TEACHER, GenerationRecord, RunInputs
-from curation.report.risk_curves import compute_risk_curves
 from curation.report.rows import (
+    LOWEST,
     MOST_GRADED,
     SAMPLE,
     count_graded,
     read_graded_rows,
-    read_selected_rows,
+    read_scores,
     without_constant,
 )
 from curation.report.samples import collect_samples
-from curation.report.students import collect_further_students, collect_students, describe_model
-from curation.report.tested import compute_accuracy, explain_unlike, read_domain, read_tests
-from curation.report.trusted import (
-    MeasuredRows,
-    collect_evidence,
-    foresee_purities,
-    list_ranking,
-    measure_regimes,
-    trust_tables,
-)
+from curation.selection.risk import compute_risk_curve
 from curation.tables import io
+from curation.trust.parts import find_independent
 
 
 def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
@@ -57,33 +41,41 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
     trust); ``funnel`` counts rows from labelling to selection. NaN becomes ``None``.
     """
     rows = _read_rows(run, record)
-    pool, num_pool, tests = rows.pool, rows.num_pool, read_tests(record.tests)
+    pool, num_pool, tests = rows.pool, rows.num_pool, tested.read_tests(record.tests)
     selected: dict[str, Int64s] = {arm: table["row_id"].to_numpy() for arm, table in rows.selected.items()}
     parsed = {name: graded.readable for name, graded in rows.sets.items() if graded.parsed_N.any()}
-    every_N, values_N = read_difficulties(run.prepared["pool"], run.domain, rows.share, derive(run.seed, SAMPLE))
+    of_test = by_difficulty.read_difficulties(run.prepared.get("test"), run.domain)
+    examples, seed = run.prepared["pool"], derive(run.seed, SAMPLE)
+    every_N, values_N = by_difficulty.read_difficulties(examples, run.domain, rows.share, seed)
     mine_N = io.find_offsets(record.labels["pool"], every_N) >= 0
-    difficulty, of_test = (every_N[mine_N], values_N[mine_N]), read_difficulties(run.prepared.get("test"), run.domain)
-    lines, means = measure_regimes(rows)
-    num_candidates = _count_candidates(record, num_pool)
-    foreseen = {} if pool is not None else foresee_purities(rows, num_candidates)
+    difficulty = every_N[mine_N], values_N[mine_N]
+    lines, means = trusted.measure_regimes(rows)
+    # One row per question may be selected.
+    num_again = record.repeats["num_rows"] - record.repeats["num_questions"]
+    num_candidates = num_pool - (int(num_again * num_pool / record.repeats["num_pool"]) if num_again else 0)
+    foreseen = {} if pool is not None else trusted.foresee_purities(rows, num_candidates)
     chosen = {arm: _collect_selected(rows, arm, foreseen.get(arm)) for arm in selected}
-    students = collect_students(run, record, chosen, selected)
-    arm = rows.shown_arm
-    varied, classes = measure_diversity(record, arm, num_pool, pool, run.seed), collect_class_table(run, record, arm)
+    students = tested.collect_students(run, record, chosen, selected)
+    # The verdict is about the method's arm, or else the first that ranks.
+    ranking = (arm for arm in selected if ARMS[arm].ranked and not ARMS[arm].gold)
+    scored = (arm for arm in ranking if ARMS[arm].trust in rows.graded["source"].scores)
+    arm = REFERENCE_ARM if REFERENCE_ARM in selected else next(scored, None)
+    varied = class_table.measure_diversity(record, arm, num_pool, pool, run.seed)
+    classes = class_table.collect_class_table(run, record, arm)
     shown: Json = {"judged": None, "evidence": None, "rows": None}
     if arm is not None:
         trust_M, table = rows.trust_of(arm), record.selections[arm].to_json()
         trust = float(trust_M.mean()) if len(trust_M) else 0.0
         shown = {
             "judged": {"index": record.index, "arm": arm, "table": table, "trust": trust},
-            "evidence": collect_evidence(rows, arm, num_candidates, varied, classes, students).to_json(),
+            "evidence": asdict(trusted.collect_evidence(rows, arm, num_candidates, varied, classes, students)),
             "rows": collect_samples(run, record, arm, selected[arm], rows.sets),
         }
     numbers = {
         "funnel": _collect_funnel(rows),
         **shown,
         "index": record.index,
-        "teacher_model": describe_model(record.teacher, run.config.get("teacher")),
+        "teacher_model": tested.describe_model(record.teacher, run.config.get("teacher")),
         "trust_function": record.trust.to_json(),
         "n": record.n,
         "budget": dict(record.budget),
@@ -91,13 +83,13 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "num_pool": num_pool,
         "repeats": dict(record.repeats),
         **students,
-        "students": collect_further_students(run, record, chosen, selected),
+        "students": tested.collect_further_students(run, record, chosen, selected),
         "dropped": [{"name": arm, "why": why} for arm, why in record.dropped.items()],
-        "asked_unlike": explain_unlike(run.config),
+        "asked_unlike": tested.explain_unlike(run.config),
         "diversity": varied,
         "classes": classes,
         "teacher": {
-            "test": compute_accuracy(tests, TEACHER),
+            "test": tested.compute_accuracy(tests, TEACHER),
             "pool": None if pool is None or not len(pool) else pool.share_right().to_json(),
         },
         "shift": dict(record.shift),
@@ -105,16 +97,16 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "guarantee": collect_guarantee(run, record),
         "regimes": lines,
         "regime_means": means,
-        "trust": trust_tables(rows),
+        "trust": trusted.trust_tables(rows),
         "reliability": {name: measures.collect_reliability(rows) for name, rows in parsed.items()},
         "histogram": {name: measures.compute_histogram(rows) for name, rows in parsed.items()},
         "pool_sample": None if pool is None or pool.drawn == 1 else len(pool),
         "purity_curves": measures.compute_purity_curves(pool, selected, record.n),
-        "difficulty": summarise_difficulty(difficulty, selected),
-        "purity_by_difficulty": compute_purity_bins(pool, selected, difficulty),
-        "accuracy_by_difficulty": compute_accuracy_bins(tests, of_test),
-        "risk_curves": compute_risk_curves(run, record, rows.graded, pool, num_pool=num_pool, share=rows.share),
-        "judging": collect_judging(record, alone=read_domain(run.config).judge is not None),
+        "difficulty": by_difficulty.summarise_difficulty(difficulty, selected),
+        "purity_by_difficulty": by_difficulty.compute_purity_bins(pool, selected, difficulty),
+        "accuracy_by_difficulty": by_difficulty.compute_accuracy_bins(tests, of_test),
+        "risk_curves": compute_risk_curves(rows),
+        "judging": collect_judging(record, alone=tested.read_domain(run.config).judge is not None),
         "features": collect_feature_numbers(record.features),
     }
     result: Json = make_finite(numbers)
@@ -132,14 +124,16 @@ def collect_feature_numbers(made: Mapping[str, JsonView]) -> Json:
     return found
 
 
-def _read_rows(run: RunInputs, record: GenerationRecord) -> MeasuredRows:
+def _read_rows(run: RunInputs, record: GenerationRecord) -> trusted.MeasuredRows:
     """Read the graded rows with all functions' scores, and of a large pool a sample."""
-    tables = {arm: read_selected_rows(ref) for arm, ref in record.selections.items()}
+    columns = {"row_id": "row_id", "rank": "rank", "trust": "trust", "is_parsed": "label IS NOT NULL"}
+    selections = record.selections.items()
+    tables = {arm: io.open_table(ref).to_table(columns=columns).sort_by("rank") for arm, ref in selections}
     teacher, free = run.config.get("teacher", {}), ["internal_confidence"]
     if teacher.get("backend") == GIVEN and not teacher.get("reader"):
         free = []  # no model gave log-probabilities
     ruling = [ARMS[record.budget["reference"]].trust] if record.budget["risk"] else []
-    functions = list(dict.fromkeys([REFERENCE_ARM, *free, *list_ranking(tables), *ruling]))
+    functions = list(dict.fromkeys([REFERENCE_ARM, *free, *trusted.list_ranking(tables), *ruling]))
 
     labels = record.labels["pool"]
     num_pool = io.count(labels, filter=io.make_answered_filter(labels))
@@ -156,12 +150,12 @@ def _read_rows(run: RunInputs, record: GenerationRecord) -> MeasuredRows:
         every, known = record.grades["pool"], selected if share < 1 else {}
         among = {arm: read_grades_among(every, np.sort(ids_M)) for arm, ids_M in known.items()}
         pool = replace(of_pool, selected=selected, drawn=share, among=among)
-    return MeasuredRows(
+    return trusted.MeasuredRows(
         run=run, record=record, graded=graded, pool=pool, selected=tables, num_pool=num_pool, share=share
     )
 
 
-def _collect_funnel(rows: MeasuredRows) -> Json:
+def _collect_funnel(rows: trusted.MeasuredRows) -> Json:
     record = rows.record
     return {
         "index": record.index,
@@ -175,7 +169,7 @@ def _collect_funnel(rows: MeasuredRows) -> Json:
     }
 
 
-def _collect_selected(rows: MeasuredRows, arm: str, foreseen: Estimate | None) -> Json:
+def _collect_selected(rows: trusted.MeasuredRows, arm: str, foreseen: Estimate | None) -> Json:
     """Return the facts of an arm's selection; its purity is 1 for gold labels, by definition."""
     record, table, traits = rows.record, rows.selected[arm], ARMS[arm]
     purity = None
@@ -195,13 +189,6 @@ def _collect_selected(rows: MeasuredRows, arm: str, foreseen: Estimate | None) -
         "oracle": record.budget["oracle"] or traits.oracle or is_excluded_by_gold(record),
         "num_unread": None if traits.signal is None else record.unread.get(traits.signal.column),
     }
-
-
-def _count_candidates(record: GenerationRecord, num_pool: int) -> int:
-    """Return how many of the pool's labelled rows may be selected: one per question."""
-    counts = record.repeats
-    num_again = counts["num_rows"] - counts["num_questions"]
-    return num_pool - int(num_again * num_pool / counts["num_pool"]) if num_again else num_pool
 
 
 def collect_judging(record: GenerationRecord, *, alone: bool) -> Json | None:
@@ -271,3 +258,82 @@ def collect_guarantee(run: RunInputs, record: GenerationRecord) -> Json | None:
 def is_excluded_by_gold(record: GenerationRecord) -> bool:
     """Return whether rows are excluded for all arms only because their gold completion is too long."""
     return any(found["num_gold_only"] for found in record.too_long.values())
+
+
+def compute_risk_curves(of: trusted.MeasuredRows) -> Json | None:
+    """Return a risk-controlled budget's noise on calibration, its bound, and noise at deployment, by share of the pool.
+
+    Paper, figure "Risk-controlled threshold calibration". The cuts are quantiles of the scores of the pool, and the
+    ``chosen`` one, which is ``None`` if no cut is certified. A bound is ``None`` if no calibration row is kept. Noise
+    at deployment is known only if the run has an audit set. The result is ``None`` if the budget has no risk rule, or a
+    cut for each class.
+    """
+    run, record, pool = of.run, of.record, of.pool
+    risk = record.budget["risk"]
+    if risk is None or "classes" in risk:  # the table of classes has their cuts
+        return None
+    threshold = record.budget["threshold"]
+
+    def read_too_long(split: str) -> Int64s:
+        """Return the ids of a split's rows that are too long to train on, which the budget skips, int64 [M]."""
+        if split not in record.too_long:
+            return np.zeros(0, dtype=np.int64)
+        table = io.read(TableRef.from_json(record.too_long[split]["table"]), columns=["row_id"])
+        return np.asarray(table["row_id"].to_numpy())
+
+    trust = ARMS[record.budget["reference"]].trust
+    rows, out_M = of.graded["calibration"], read_too_long("pool")
+    if rows.cluster_N is not None:  # one row of each cluster, so that rows count as independent draws
+        assert rows.question_N is not None, "grades have both"
+        rows = rows.subset(find_independent(rows.question_N, rows.row_ids_N, rows.cluster_N))
+    raw_N = rows.scores[trust].raw_N
+    may_N = rows.parsed_N & (raw_N > LOWEST) & ~np.isin(rows.row_ids_N, read_too_long("calibration"))
+    every = read_scores(record.labels["pool"], [trust], share=of.share, seed=derive(run.seed, SAMPLE))
+    scored = every.scores[trust]
+    kept_N = every.parsed_N & (scored.raw_N > LOWEST) & ~np.isin(every.row_ids_N, out_M)
+    pool_N = np.where(kept_N, scored.raw_N, -np.inf).astype(np.float32).astype(np.float64)
+    settings = {key: risk[key] for key in ("rule", "kind", "alpha", "delta")}
+    calibration_N, seed = np.where(may_N, raw_N, -np.inf), derive(run.seed, "risk")
+    found = compute_risk_curve(calibration_N, rows.correct_N, pool_N, **settings, seed=seed)
+    cuts_G = np.unique([*found.threshold_G.tolist(), *([] if threshold is None else [threshold])])
+    # The least trust at or above each cut: trust never falls with the raw score.
+    order_M = np.argsort(pool_N)[-int(kept_N.sum()) :]
+    least_M = np.minimum.accumulate(scored.trust_N[order_M][::-1])[::-1]
+    least_G = np.append(least_M, np.inf)[np.searchsorted(pool_N[order_M], cuts_G, side="left")]
+    shares: list[Json | None] = [None] * len(cuts_G)
+    if pool is not None:
+        score_N = pool.scores[trust].raw_N
+        may_be_N = pool.parsed_N & (score_N > LOWEST) & ~np.isin(pool.row_ids_N, out_M)
+        kept = (np.sort(score_N[may_be_N & right_N]) for right_N in (~pool.correct_N, pool.correct_N))
+        wrong_G, right_G = (len(of_2) - np.searchsorted(of_2, cuts_G, side="left") for of_2 in kept)
+        shares = list(map(measures.compute_count_share, wrong_G, wrong_G + right_G))
+    trusts = zip(least_G.tolist(), shares, strict=True)
+    at_cut = {
+        cut: {"threshold": cut, "trust": least, "deployment": share}
+        for cut, (least, share) in zip(cuts_G.tolist(), trusts, strict=True)
+    }
+    points = [
+        {
+            **at_cut[cut],
+            "share": float(found.share_G[g]),
+            "tried": bool(found.tried_G[g]),
+            "calibration": measures.compute_count_share(found.wrong_G[g], found.kept_G[g]),
+            "bound": float(found.bound_G[g]) if found.kept_G[g] else None,
+        }
+        for g, cut in enumerate(found.threshold_G.tolist())
+    ]
+    chosen = None
+    if threshold is not None:
+        share = int((pool_N >= threshold).sum()) / len(pool_N)
+        noise = measures.compute_count_share(round(risk["noise"] * risk["num_kept"]), risk["num_kept"])
+        chosen = {**at_cut[threshold], "share": share, "calibration": noise, "bound": risk["bound"]}
+    return {
+        **settings,
+        "level": found.level,
+        "start": found.start,
+        "num_calibration": found.num_rows,
+        "num_pool": of.num_pool,
+        "num_graded": None if pool is None else len(pool),
+        "points": points,
+        "chosen": chosen,
+    }

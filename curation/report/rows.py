@@ -6,7 +6,7 @@ an arm's rows is always that of all of them.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,11 +20,11 @@ from curation.domains.grading import Graded, read_grades_among
 from curation.errors import get_error_kind
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json
-from curation.metrics import CONFIDENCE, Estimate, compute_share_right, compute_top_purities
+from curation.metrics import CONFIDENCE, Estimate, auc, compute_share_right, compute_top_purities
 from curation.refs import TableRef
 from curation.tables import io, scans
 from curation.trust import Scores, get_trust
-from curation.trust.parts import find_first_of_each, find_independent
+from curation.trust.parts import find_first_of_each
 
 MOST_GRADED, SAMPLE = 1 << 20, "report sample"
 """Maximum number of labelled rows of a graded pool to measure, and the purpose of the seed that draws a sample."""
@@ -42,6 +42,10 @@ class FunctionScores:
 
     raw_N: Float64s
     trust_N: Float64s
+
+    def take(self, rows: Bools | Int64s) -> "FunctionScores":
+        """Return the scores of the rows that are marked, or at these places."""
+        return FunctionScores(raw_N=self.raw_N[rows], trust_N=self.trust_N[rows])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,28 +84,24 @@ class GradedRows:
 
     def subset(self, keep_N: Bools) -> "GradedRows":
         """Return the rows that ``keep_N`` marks."""
-        kept = ((name, s.raw_N[keep_N], s.trust_N[keep_N]) for name, s in self.scores.items())
-        scores = {name: FunctionScores(raw_N=raw_N, trust_N=trust_N) for name, raw_N, trust_N in kept}
-        arrays = {item.name: getattr(self, item.name) for item in fields(self) if item.name.endswith("_N")}
-        further: Json = {name: None if values_N is None else values_N[keep_N] for name, values_N in arrays.items()}
-        return replace(self, **further, scores=scores)
+        arrays = {name: values_N for name, values_N in vars(self).items() if name.endswith("_N")}
+        kept: Json = {name: None if values_N is None else values_N[keep_N] for name, values_N in arrays.items()}
+        return replace(self, **kept, scores={name: score.take(keep_N) for name, score in self.scores.items()})
 
     def share_right(self, *, confidence: float = CONFIDENCE) -> Estimate:
         """Return the share of right labels; NaN for no rows."""
         return compute_share_right(self.correct_N, self.cluster_N, confidence=confidence)
 
+    def auc(self, raw_N: Float64s | Bools) -> Estimate | None:
+        """Return the AUC of a score on these rows, or ``None`` if all labels are right or all are wrong."""
+        if not 0 < self.num_right < len(self):
+            return None
+        return auc(raw_N.astype(np.float64), self.correct_N, cluster_N=self.cluster_N)
+
     @property
     def distinct(self) -> "GradedRows":
         """The first row of each question, by row id."""
         return self if self.question_N is None else self.subset(find_first_of_each(self.question_N))
-
-    @property
-    def one_a_cluster(self) -> "GradedRows":
-        """One row of each cluster, so that rows count as independent draws; all rows if there are no clusters."""
-        if self.cluster_N is None:
-            return self
-        assert self.question_N is not None, "grades have both"
-        return self.subset(find_independent(self.question_N, self.row_ids_N, self.cluster_N))
 
     def held_out(self, functions: Iterable[str], seed: int) -> "GradedRows":
         """Return one row per question, among labelled rows that no fit of ``functions`` has seen.
@@ -162,28 +162,15 @@ class GradedRows:
             rows = self.subset(np.isin(self.row_ids_N, self.selected[arm]))
         return compute_share_right(rows.correct_N, rows.cluster_N, confidence=confidence)
 
-    def above(self, function: str, threshold_G: Float64s, out_M: Int64s) -> Int64s:
-        """Count wrong and right rows at or above each of ascending thresholds of the raw score, int64 [2, G].
-
-        Unparsed rows and the row ids ``out_M`` are left out.
-        """
-        raw_N = self.scores[function].raw_N
-        may_N = self.parsed_N & (raw_N > LOWEST) & ~np.isin(self.row_ids_N, out_M)
-        kept_2 = (np.sort(raw_N[may_N & right_N]) for right_N in (~self.correct_N, self.correct_N))
-        return np.stack([len(kept) - np.searchsorted(kept, threshold_G, side="left") for kept in kept_2])
-
 
 class ScoredLabels(NamedTuple):
     """Answered rows of scored labels."""
 
     row_ids_N: Int64s
     label_N: pa.ChunkedArray
+    parsed_N: Bools
+    """Whether each row's label could be read."""
     scores: dict[str, FunctionScores]
-
-    @property
-    def parsed_N(self) -> Bools:
-        """Whether each row's label could be read."""
-        return np.asarray(self.label_N.is_valid().to_numpy())
 
 
 def read_scores(labels: TableRef, functions: Iterable[str], *, share: float = 1.0, seed: int = 0) -> ScoredLabels:
@@ -209,7 +196,8 @@ def read_scores(labels: TableRef, functions: Iterable[str], *, share: float = 1.
     for name, trust in read.items():
         trust_N = np.nan_to_num(trust.score(batch).astype(np.float64), nan=0.0)
         scores[name] = FunctionScores(raw_N=fill_scores(trust.raw_score(batch)), trust_N=trust_N)
-    return ScoredLabels(table["row_id"].to_numpy(), table["label"], scores)
+    label_N = table["label"]
+    return ScoredLabels(table["row_id"].to_numpy(), label_N, np.asarray(label_N.is_valid().to_numpy()), scores)
 
 
 def read_graded_rows(
@@ -219,28 +207,18 @@ def read_graded_rows(
     rows = read_scores(labels, functions, share=share, seed=seed)
     graded = read_grades_among(grades, np.sort(rows.row_ids_N))
     places_N = locate_rows(rows.row_ids_N, graded.row_ids_N)
-    scores = {
-        name: FunctionScores(raw_N=score.raw_N[places_N], trust_N=score.trust_N[places_N])
-        for name, score in rows.scores.items()
-    }
-    return GradedRows(
-        row_ids_N=graded.row_ids_N,
-        correct_N=graded.correct_N,
-        parsed_N=rows.parsed_N[places_N],
-        scores=scores,
-        question_N=graded.question_N,
-        cluster_N=graded.cluster_N,
-    )
+    scores = {name: score.take(places_N) for name, score in rows.scores.items()}
+    return GradedRows(**vars(graded), parsed_N=rows.parsed_N[places_N], scores=scores)
 
 
 def without_constant(graded: GradedRows, arms: Collection[str]) -> GradedRows:
     """Drop free signals that are equal, or null, on all parsed rows, unless they are among ``arms``."""
-
-    def varies(score: FunctionScores) -> bool:
-        return len(np.unique(score.raw_N[graded.parsed_N & (score.raw_N > LOWEST)])) > 1
-
-    scores = graded.scores.items()
-    return replace(graded, scores={name: s for name, s in scores if not is_free(name) or name in arms or varies(s)})
+    scores = {}
+    for name, score in graded.scores.items():
+        known_N = graded.parsed_N & (score.raw_N > LOWEST)
+        if not is_free(name) or name in arms or len(np.unique(score.raw_N[known_N])) > 1:
+            scores[name] = score
+    return replace(graded, scores=scores)
 
 
 def count_graded(grades: Sequence[TableRef]) -> Json:
@@ -275,12 +253,6 @@ def rank_for_arm(graded: GradedRows, arm: str, selected_M: Int64s, seed: int) ->
         keys.append(~graded.parsed_N)
     rest = np.lexsort([key[rest_N] for key in keys])
     return np.concatenate([first, np.flatnonzero(rest_N)[rest]])
-
-
-def read_selected_rows(selection: TableRef) -> pa.Table:
-    """Return an arm's rows by rank, with columns ``row_id``, ``rank``, ``trust`` and ``is_parsed``."""
-    columns = {"row_id": "row_id", "rank": "rank", "trust": "trust", "is_parsed": "label IS NOT NULL"}
-    return io.open_table(selection).to_table(columns=columns).sort_by("rank")
 
 
 def draw_rows(table: TableRef, row_ids_N: Int64s, columns: Sequence[str], seed: int) -> list[Json]:

@@ -5,7 +5,7 @@ rows are the most trusted ones with wrong labels, in the pool if it is graded, o
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -26,15 +26,6 @@ MOST_CHARACTERS = 1200
 """Maximum number of characters of a prompt or a completion to show."""
 
 
-class Drawing(NamedTuple):
-    """The tables from which rows are drawn: labels and examples of a split, and gold labels and grades if known."""
-
-    labels: TableRef
-    examples: TableRef
-    gold: TableRef | None
-    grades: TableRef | None
-
-
 def collect_samples(
     run: RunInputs, record: GenerationRecord, arm: str, selected_M: Int64s, measured: Mapping[str, GradedRows]
 ) -> Json | None:
@@ -47,30 +38,27 @@ def collect_samples(
     if not num:
         return None
     rng = np.random.default_rng(derive(run.seed, "rows to look at"))
-    audit, examples = run.prepared.get("audit") if "pool" in record.grades else None, run.prepared["source"]
-    pool = Drawing(record.labels["pool"], run.prepared["pool"], audit, record.grades.get("pool"))
-    source = Drawing(record.labels["source"], examples, examples, record.grades.get("source"))
-    rejected, unparsed = _draw_others(pool, selected_M, num, rng)
+    rejected, unparsed = _draw_others(record.labels["pool"], selected_M, num, rng)
     chosen = selected_M[np.sort(rng.choice(len(selected_M), min(num, len(selected_M)), replace=False, shuffle=False))]
     where, wrong = _find_wrong(measured, function, num)
     ids = {"selected": chosen.tolist(), "rejected": rejected, "wrong": wrong, "unparsed": unparsed}
     of_pool = [row_id for kind, of_kind in ids.items() for row_id in of_kind if kind != "wrong" or where == "pool"]
-    rows = _read_rows(run, pool, function, of_pool)
-    of_wrong = rows if where == "pool" else _read_rows(run, source, function, wrong)
+    rows = _read_rows(run, record, "pool", function, of_pool)
+    of_wrong = rows if where == "pool" else _read_rows(run, record, "source", function, wrong)
     found = {**dict.fromkeys(ids, rows), "wrong": of_wrong}
     kinds = {kind: [found[kind][name] for name in of_kind if name in found[kind]] for kind, of_kind in ids.items()}
     return {"arm": arm, "kinds": kinds, "wrong_in": where}
 
 
-def _draw_others(pool: Drawing, selected_M: Int64s, num: int, rng: np.random.Generator) -> tuple[list[int], ...]:
+def _draw_others(labels: TableRef, selected_M: Int64s, num: int, rng: np.random.Generator) -> tuple[list[int], ...]:
     """Return ids of rows that were not selected, and of rows whose label could not be read, at most ``num`` of each."""
-    answered = io.make_answered_filter(pool.labels)
-    share = min(1.0, DRAWN / max(io.count(pool.labels, answered), 1))
-    rows = read_scores(pool.labels, [], share=share, seed=int(rng.integers(1 << 62)))
+    answered = io.make_answered_filter(labels)
+    share = min(1.0, DRAWN / max(io.count(labels, answered), 1))
+    rows = read_scores(labels, [], share=share, seed=int(rng.integers(1 << 62)))
     ids_N, parsed_N = rows.row_ids_N, rows.parsed_N
     unparsed = ids_N[~parsed_N].tolist()
     if len(unparsed) < num:  # rare: take the first ones
-        first = io.open_table(pool.labels).to_table(["row_id"], f"label IS NULL AND {answered}", limit=num)
+        first = io.open_table(labels).to_table(["row_id"], f"label IS NULL AND {answered}", limit=num)
         unparsed = list(dict.fromkeys([*unparsed, *first["row_id"].to_pylist()]))
     rejected = ids_N[parsed_N & ~np.isin(ids_N, selected_M)].tolist()
     return tuple([ids[place] for place in rng.permutation(len(ids))[:num]] for ids in (rejected, unparsed))
@@ -81,42 +69,41 @@ def _find_wrong(measured: Mapping[str, GradedRows], function: str, num: int) -> 
     for where in ("pool", "validation"):
         rows = measured.get(where)
         if rows is not None and function in rows.scores:
-            wrong = rows.readable
-            wrong = wrong.subset(~wrong.correct_N)
+            wrong = rows.subset(rows.parsed_N & ~rows.correct_N)
             order = np.argsort(-wrong.scores[function].raw_N, kind="stable")[:num]
             return where, wrong.row_ids_N[order].tolist()
     return "validation", []
 
 
-def _read_rows(run: RunInputs, drawing: Drawing, function: str, ids: Sequence[int]) -> dict[int, Json]:
-    """Return the rows with the given ids, by id; each table is scanned once."""
+def _read_rows(
+    run: RunInputs, record: GenerationRecord, split: str, function: str, ids: Sequence[int]
+) -> dict[int, Json]:
+    """Return a split's rows with the given ids, by id; each table is scanned once."""
+    scored, examples, grades = record.labels[split], run.prepared[split], record.grades.get(split)
+    gold = examples if split == "source" else None if grades is None else run.prepared.get("audit")
     filter = f"row_id IN ({', '.join(map(str, ids))})" if ids else "false"
-
-    def read(ref: TableRef | None, columns: Sequence[str] | None = None) -> dict[int, Json]:
-        rows = [] if ref is None else io.read(ref, columns, filter).to_pylist()
-        return {row["row_id"]: row for row in rows}
-
     trust = get_trust(function, 0)
-    has_trust = set(trust.features) <= set(io.open_table(drawing.labels).schema.names)
+    has_trust = set(trust.features) <= set(io.open_table(scored).schema.names)
     columns = dict.fromkeys(["row_id", "label", "completion", *(trust.features if has_trust else ())])
-    labels = io.read(drawing.labels, columns=[*columns], filter=filter).combine_chunks()
+    labels = io.read(scored, columns=[*columns], filter=filter).combine_chunks()
     score_N: Any = trust.score(labels.to_batches()[0]) if has_trust and labels.num_rows else [None] * labels.num_rows
-    scores = dict(zip(labels["row_id"].to_pylist(), score_N, strict=True))
-    by_id = {row["row_id"]: row for row in labels.select(["row_id", "label", "completion"]).to_pylist()}
-    examples, gold = read(drawing.examples), read(drawing.gold, ["row_id", "gold"])
-    graded = read(drawing.grades, ["row_id", "correct"])
+    further = (examples, None), (gold, ["row_id", "gold"]), (grades, ["row_id", "correct"])
+    read = ([] if ref is None else io.read(ref, names, filter).to_pylist() for ref, names in further)
+    asked, answers, graded = ({row["row_id"]: row for row in rows} for rows in read)
+    rows = labels.select(["row_id", "label", "completion"]).to_pylist()
+    by_id = {row["row_id"]: (row, score) for row, score in zip(rows, score_N, strict=True)}
     return {
         row_id: {
             "row_id": row_id,
-            "prompt": _cut(attempt(run.domain.prompt, examples[row_id])[0]),
-            "completion": _cut(by_id[row_id]["completion"]),
-            "label": by_id[row_id]["label"],
-            "trust": None if scores[row_id] is None else float(scores[row_id]),
-            "gold": gold.get(row_id, {}).get("gold"),
+            "prompt": _cut(attempt(run.domain.prompt, asked[row_id])[0]),
+            "completion": _cut(by_id[row_id][0]["completion"]),
+            "label": by_id[row_id][0]["label"],
+            "trust": None if by_id[row_id][1] is None else float(by_id[row_id][1]),
+            "gold": answers.get(row_id, {}).get("gold"),
             "right": graded.get(row_id, {}).get("correct"),
         }
         for row_id in dict.fromkeys(ids)
-        if row_id in by_id and row_id in examples
+        if row_id in by_id and row_id in asked
     }
 
 

@@ -4,11 +4,19 @@ Arms should differ only in their selection. If training itself differed, a diffe
 selection, so the report gives no verdict, p-value or recovery. All models of a run are tested in one way. If its labels
 were asked for in another way, a student that passes its teacher in the test may still be below the labels that it
 learned from (who answers among listed answers is right more often), and it is not called weak-to-strong.
+
+The paper (App. "Strategy Games", evaluation) reports for each model the best accuracy of greedy decoding and two
+sampled ones. That is a choice on the test set, so it is too high on average. The report gives it beside the main
+decoding's accuracy and never compares arms by it. The best is chosen among decodings that ask in the same way
+(``constrained``) as the main one.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
+from itertools import pairwise
+from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
@@ -18,14 +26,16 @@ from curation.arms import ARMS, REFERENCE_ARM, REFERENCE_GOLD
 from curation.arrays import Bools, Int64s
 from curation.config import DecodingConfig, DomainConfig
 from curation.config.defaults import find_traits
+from curation.config.evaluation import MAIN, EvaluationConfig
+from curation.config.given import GIVEN
 from curation.domains.grading import Graded, read_grades
 from curation.json_types import Json, JsonView
 from curation.metrics.estimates import NO_ROWS, NORMAL_QUANTILE
-from curation.refs import TableRef
+from curation.refs import ModelRef, TableRef
 from curation.registry import DOMAINS
 from curation.report.headline import describe_name, format_difference
 from curation.report.measures import compute_share
-from curation.report.record import BASE, GROUND_TRUTH, TEACHER
+from curation.report.record import BASE, GROUND_TRUTH, TEACHER, GenerationRecord, RunInputs
 
 Tests = Mapping[str, Sequence[Graded]]
 """Graded test rows of each model, one entry per run."""
@@ -63,24 +73,75 @@ def compute_accuracy(tests: Tests, name: str, *, confidence: float = metrics.CON
     return {"value": value, **bounds, "n": num_rows, "runs": runs.to_json()}
 
 
+TRAINED = {"rows_trained": "num_rows", "rows_dropped": "num_dropped", "epochs": "num_epochs"}
+"""Fields of an arm in the report by those of its training's record."""
+
+
+def collect_students(
+    run: RunInputs, record: GenerationRecord, chosen: Mapping[str, Json], selected: Mapping[str, Int64s]
+) -> Json:
+    """Return a base's students from the facts of each arm's selection: training, results, and withheld comparisons."""
+    tests, margin = read_tests(record.tests), float(run.config["evaluation"]["margin"])
+    gain, nothing = compare_models(tests, GROUND_TRUTH, BASE, run.seed), None
+    if gain is not None and gain["low"] <= 0:
+        differs = format_difference(gain["difference"], gain["low"], gain["high"])
+        nothing = f"ground truth differs from the base by {differs}, so nothing is sure to be recovered"
+    entries = []
+    for arm, facts in chosen.items():
+        training = record.training.get(arm)
+        trained = {name: None if training is None else training[of] for name, of in TRAINED.items()}
+        results = collect_test_results(arm, tests, margin=margin, seed=run.seed, nothing=nothing)
+        entries.append({**facts, **trained, **results})
+    arms = withhold(entries, explain_unlike(run.config))
+    return {
+        "student_base": None if record.student_base is None else describe_model(record.student_base),
+        "arms": arms,
+        "trained_unlike": explain_withheld(arms),
+        "gap": decompose_gap(arms, selected, tests, seed=run.seed),
+        "training": collect_trainings(record.training),
+        "base": compute_accuracy(tests, BASE),
+        "decodings": collect_decodings(record, run.config["evaluation"]),
+    }
+
+
+def collect_further_students(
+    run: RunInputs, record: GenerationRecord, chosen: Mapping[str, Json], selected: Mapping[str, Int64s]
+) -> list[Json]:
+    """Return the further students, each with ``name`` and the keys of :func:`collect_students`.
+
+    ``against_first`` is the student's accuracy minus that of the student that teaches, by arm, paired by test row.
+    """
+    first = read_tests(record.tests)
+    found = []
+    for name in record.students:
+        own = replace(record, students={}, **record.students[name])
+        tests = read_tests(own.tests)
+        both = {arm: {"own": tests[arm], "first": first[arm]} for arm in chosen if arm in tests and arm in first}
+        against = {arm: compare_models(pair, "own", "first", run.seed) for arm, pair in both.items()}
+        found.append({"name": name, **collect_students(run, own, chosen, selected), "against_first": against})
+    return found
+
+
 def collect_test_results(arm: str, tests: Tests, *, margin: float, seed: int, nothing: str | None) -> Json:
     """Return the results of an arm's student: accuracy, recovery, verdict and paired tests.
 
-    ``nothing`` says why there is nothing to recover (:func:`explain_no_recovery`), for all arms alike.
+    ``nothing`` says why there is nothing to recover, as the interval of ground truth's gain reaches zero, for all arms
+    alike.
     """
     truth = compute_test_differences(tests, arm, GROUND_TRUTH) if arm != GROUND_TRUTH else None
-    against_teacher = compare_models(tests, arm, TEACHER, seed)
+    against_teacher, against_truth = compare_models(tests, arm, TEACHER, seed), None
     verdict: Json = {}
     if truth is not None and len(truth):
         base = compute_accuracy(tests, BASE)
         (_, truth_NJ), _ = align_grades(tests, (arm, GROUND_TRUTH))
         gain = float(truth_NJ.mean()) - (0.0 if base is None else float(base["value"]))
-        verdict = metrics.compute_rows_verdict(truth, gain=gain, margin=margin, seed=seed).to_json()
+        found = metrics.compute_rows_verdict(truth, gain=gain, margin=margin, seed=seed)
+        verdict, against_truth = found.to_json(), convert_comparison(found.test)
     recovery, names = None, (arm, BASE, GROUND_TRUTH)
     if not nothing and all(name in tests for name in names):
-        (arm_NJ, base_NJ, truth_NJ), cluster_N = align_grades(tests, names)
+        (arm_NJ, base_NJ, gold_NJ), cluster_N = align_grades(tests, names)
         if len(arm_NJ):
-            recovery = metrics.compute_runs_recovery(arm_NJ, base_NJ, truth_NJ, cluster_N, seed=seed)
+            recovery = metrics.compute_runs_recovery(arm_NJ, base_NJ, gold_NJ, cluster_N, seed=seed)
     # Infinite where ground truth is not clearly above the base.
     bounds = [] if recovery is None or arm == GROUND_TRUTH else [recovery.low, recovery.high]
     return {
@@ -93,7 +154,7 @@ def collect_test_results(arm: str, tests: Tests, *, margin: float, seed: int, no
         "paper_verdict": verdict.get("paper"),
         "margin": verdict.get("margin"),
         "detectable": verdict.get("detectable"),
-        "against_ground_truth": None if truth is None else convert_comparison(metrics.compare_rows(truth, seed=seed)),
+        "against_ground_truth": against_truth,
         "against_teacher": against_teacher,
         "against_base": compare_models(tests, arm, BASE, seed),
         # Claimed only if the interval of the paired difference lies above zero, and never for gold labels.
@@ -117,15 +178,10 @@ def decompose_gap(arms: Sequence[Json], selected: Mapping[str, Int64s], tests: T
     if reason is not None:
         return {"withheld": reason}
     (neural_NJ, gold_NJ, truth_NJ), cluster_N = align_grades(tests, names)
-    found: Json = {"withheld": None}
-    for name, pair in (
-        ("gap", (truth_NJ, neural_NJ)),
-        ("choice", (truth_NJ, gold_NJ)),
-        ("labels", (gold_NJ, neural_NJ)),
-    ):
-        rows = metrics.compute_row_differences(*pair, cluster_N)
-        found[name] = convert_comparison(metrics.compare_rows(rows, seed=seed))
-    return found
+    pairs = {"gap": (truth_NJ, neural_NJ), "choice": (truth_NJ, gold_NJ), "labels": (gold_NJ, neural_NJ)}
+    found = {name: metrics.compute_row_differences(*pair, cluster_N) for name, pair in pairs.items()}
+    tested = {name: convert_comparison(metrics.compare_rows(rows, seed=seed)) for name, rows in found.items()}
+    return {"withheld": None, **tested}
 
 
 def compute_test_differences(tests: Tests, first: str, second: str) -> metrics.RowDifferences | None:
@@ -155,15 +211,6 @@ def compare_models(tests: Tests, first: str, second: str, seed: int) -> Json | N
     """Return the paired test of two models as JSON; ``None`` if one was not tested, or no row by both."""
     rows = compute_test_differences(tests, first, second)
     return None if rows is None else convert_comparison(metrics.compare_rows(rows, seed=seed))
-
-
-def explain_no_recovery(tests: Tests, seed: int) -> str | None:
-    """Return a reason to withhold recoveries if the interval of ground truth's gain reaches zero, or else ``None``."""
-    gain = compare_models(tests, GROUND_TRUTH, BASE, seed)
-    if gain is None or gain["low"] > 0:
-        return None
-    differs = format_difference(gain["difference"], gain["low"], gain["high"])
-    return f"ground truth differs from the base by {differs}, so nothing is sure to be recovered"
 
 
 def align_grades(tests: Tests, names: Sequence[str]) -> tuple[list[Bools], Int64s | None]:
@@ -236,3 +283,86 @@ def withhold(arms: Sequence[JsonView], unlike: str | None) -> list[Json]:
         held = (*(CLAIMS if reason else ()), *(["weak_to_strong"] if unlike else []))
         entries.append({**arm, **dict.fromkeys(held), "withheld": reason})
     return entries
+
+
+WORDS = {GIVEN: "labels made elsewhere"}
+"""Names of backends without a model, in words."""
+
+
+def describe_model(ref: ModelRef | None, teacher: JsonView | None = None) -> Json:
+    """Return a model as JSON, with a short ``name``: the last two parts of its path or hub id, or server or backend.
+
+    ``teacher`` is that section of the configuration, for teachers without weights or whose model only reads labels.
+    """
+    if ref is None:
+        backend = (teacher or {}).get("backend", "scripted")
+        return {"name": ((teacher or {}).get("endpoint") or {}).get("model") or WORDS.get(backend, backend)}
+    name = "/".join(Path(ref.adapter or ref.base).parts[-2:])
+    reads = (teacher or {}).get("reader") is not None
+    return {"name": f"{WORDS[GIVEN]}, read by {name}" if reads else name, **ref.to_json()}
+
+
+NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six"}
+
+
+def collect_decodings(record: GenerationRecord, evaluation: Mapping[str, object]) -> Json | None:
+    """Return each model's accuracy by each decoding, and its ``best``; ``None`` with one decoding or without tests.
+
+    ``best.low`` and ``best.high`` are the bounds of an interval that holds for all decodings at once (Bonferroni), so
+    for the chosen one too. Of equally accurate decodings the first is the best. ``best`` is None if no other decoding
+    asks in the same way as the main one.
+    """
+    if not record.further_tests or not record.tests:
+        return None
+    config = EvaluationConfig.model_validate(evaluation)
+    tests = {MAIN: read_tests(record.tests)}
+    tests |= {name: read_tests(of_models) for name, of_models in record.further_tests.items()}
+    alike = [name for name, drawn in config.decodings.items() if drawn.constrained == config.decoding.constrained]
+    confidence, models = 1 - (1 - metrics.CONFIDENCE) / max(len(alike), 1), []
+    for model in tests[MAIN]:
+        found = {name: compute_accuracy(tests[name], model, confidence=confidence) for name in alike}
+        known = [{"decoding": name, **estimate} for name, estimate in found.items() if estimate is not None]
+        best = max(known, key=lambda estimate: estimate["value"], default=None) if len(alike) > 1 else None
+        accuracy = {name: compute_accuracy(of_models, model) for name, of_models in tests.items()}
+        models.append({"name": model, "accuracy": accuracy, "best": best})
+    return {
+        "decodings": [
+            {"name": name, "words": describe_decoding(drawn), "num_runs": config.runs(drawn)}
+            for name, drawn in config.decodings.items()
+        ],
+        "best_is": f"best of {NUMBERS.get(len(alike), len(alike))}, chosen on the test set" if len(alike) > 1 else None,
+        "num_alike": len(alike),
+        "models": models,
+    }
+
+
+def describe_decoding(decoding: DecodingConfig) -> str:
+    """Return a decoding in words, e.g. ``greedy`` or ``temperature 0.7, top-p 0.8, top-k 20``."""
+    if decoding.constrained == "scored":
+        return "the likeliest of the listed answers"
+    parts = [f"temperature {decoding.temperature:g}" if decoding.temperature else "greedy"]
+    parts += ["among the listed answers"] if decoding.constrained else []
+    words = {"top_p": "top-p", "top_k": "top-k", "min_p": "min-p"} if decoding.temperature else {}
+    for key, word in {**words, "presence_penalty": "presence penalty"}.items():
+        if (value := getattr(decoding, key)) != getattr(DecodingConfig(), key):
+            parts.append(f"{word} {value:g}")
+    return ", ".join(parts)
+
+
+def collect_trainings(training: Mapping[str, JsonView]) -> dict[str, JsonView]:
+    """Return each arm's training: its curves with the loss, its seconds, and why it stopped early, if it did.
+
+    All curves of an arm have a value, or ``None``, at each ``step``: an optimizer step, or the number of the logging
+    interval if the method records no steps. Losses are averaged between steps.
+    """
+    found: dict[str, JsonView] = {}
+    for arm, record in training.items():
+        losses, curves = record["losses"], dict(record.get("curves", {}))
+        steps = curves.pop("step", None) or [float(number) for number in range(1, 1 + len(losses))]
+        if len(losses) != len(steps):
+            ends = [round(len(losses) * step / steps[-1]) for step in steps]
+            parts = [losses[start:end] for start, end in pairwise([0, *ends])]
+            losses = [sum(part) / len(part) if part else None for part in parts]
+        curves = {"step": steps, "loss": losses, **curves}
+        found[arm] = {"curves": curves, "seconds": record["seconds"], "stopped": record.get("stopped")}
+    return found

@@ -1,7 +1,7 @@
 """Quality of the trust functions: on held-out rows of the source ("validation"), on the pool, on probe sets.
 
 Validation rows are source rows with an out-of-sample score (``rows.GradedRows.held_out``), one per question. The free
-signals are measured, too, whether or not arms select by them (``curation.report.rivals``).
+signals are measured, too, whether or not arms select by them (``curation.report.evidence``).
 
 Every metric is computed on the parsed rows first, because trust can select no other row, and then on all rows. Among
 all rows an unparsed row ranks last with trust 0, as in selection. There readability alone predicts correctness well, so
@@ -11,7 +11,7 @@ labels among the same kind of rows, parsed or all, of the source's questions.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from statistics import mean
 
@@ -25,20 +25,19 @@ from curation.features import is_divided
 from curation.hashing import draw_by_hash
 from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
-from curation.report import measures
+from curation.report import checks, measures
 from curation.report.class_table import as_evidence
-from curation.report.control import compute_chance, measure_control, measure_option_lengths
 from curation.report.evidence import (
     CONFIDENCE,
     Evidence,
     Material,
+    compare_with_signal,
+    find_best_signal,
     foresee_purity,
     weigh,
 )
 from curation.report.headline import say
-from curation.report.near_copies import MOST_ROWS, NearCopies, find_near_copies, read_questions
 from curation.report.record import GROUND_TRUTH, GenerationRecord, RunInputs
-from curation.report.rivals import compare_with_signal, find_best_signal, make_rival_entry
 from curation.report.rows import GradedRows
 from curation.tables import io
 
@@ -58,7 +57,7 @@ class MeasuredRows:
     pool: GradedRows | None
     """Graded pool, or ``None`` without an audit set."""
     selected: Mapping[str, pa.Table]
-    """Rows of each arm (``curation.report.rows.read_selected_rows``)."""
+    """Rows of each arm by rank, with row_id, rank, trust and is_parsed."""
     num_pool: int
     share: float
     """Share of the pool's labelled rows that are measured one by one."""
@@ -69,14 +68,6 @@ class MeasuredRows:
         held = self.graded["source"].held_out(self.graded["source"].scores, self.run.seed)
         found = {"validation": held, "pool": self.pool}
         return {name: rows for name, rows in found.items() if rows is not None and len(rows)}
-
-    @property
-    def shown_arm(self) -> str | None:
-        """The method's arm, or else the first that ranks, whose rows the verdict is about; None without such an arm."""
-        scored = self.graded["source"].scores
-        ranking = (arm for arm in self.selected if ARMS[arm].ranked and not ARMS[arm].gold)
-        others = (arm for arm in ranking if ARMS[arm].trust in scored)
-        return REFERENCE_ARM if REFERENCE_ARM in self.selected else next(others, None)
 
     def scale_count(self, num_rows: int) -> int:
         """Return the number of rows that is the same share of ``num_rows`` as n is of the pool, at least 1."""
@@ -91,49 +82,55 @@ def collect_evidence(
     rows: MeasuredRows, arm: str, num_candidates: int, varied: Json, classes: Json | None, students: Json
 ) -> Evidence:
     """Return the evidence on the arm shown, with the numbers of the report's tables that the verdict reads."""
-    run, record, source = rows.run, rows.record, rows.graded["source"]
+    run, record, source, seed = rows.run, rows.record, rows.graded["source"], rows.run.seed
     function, known, examples = ARMS[arm].trust, source.readable.distinct, run.prepared["source"]
-    held = source.held_out([function], run.seed) if function in source.scores else None
+    held = source.held_out([function], seed) if function in source.scores else None
     trust_M, row_ids_M = rows.trust_of(arm), rows.selected[arm]["row_id"].to_numpy()
-    drawn_M = np.random.default_rng(run.seed).permutation(len(trust_M))
-    near, cluster_M = _find_near_copies(run, record, arm, row_ids_M[drawn_M[:MOST_ROWS]])
-    fit, option_lengths = record.trust_fit, None
+    drawn_M = np.random.default_rng(seed).permutation(len(trust_M))
+    near, cluster_M = _find_near_copies(run, record, arm, row_ids_M[drawn_M[: checks.MOST_ROWS]])
+    fit, labels, control, lengths = record.trust_fit, record.labels["source"], None, None
     if not run.config.get("teacher", {}).get("decoding", {}).get("normalise_options", False):
-        labels = record.labels["source"]
-        option_lengths = measure_option_lengths(examples, labels, run.domain, known.row_ids_N, run.seed)
-    found = weigh(
+        lengths = checks.measure_option_lengths(examples, labels, run.domain, known.row_ids_N, seed)
+    if held is not None:
+        share, parsed = len(trust_M) / max(num_candidates, 1), held.readable
+        control = checks.measure_control(
+            examples, run.domain, parsed, function, share, seed=seed, confidence=CONFIDENCE
+        )
+    num_fit, num_repeats, of_pool = fit.get("num_fit"), fit.get("num_repeats"), varied["pool"]
+    evidence = Evidence(
+        arm=arm,
+        chance=checks.compute_chance(examples, run.domain, known.row_ids_N, seed),
+        shift=record.shift.get("source"),
+        foreign=record.foreign.get(arm),
+        is_divided=is_divided(record.budget),
+        repeats=None if num_repeats is None else {"num_rows": num_fit + num_repeats, "num_questions": num_fit},
+        groups=tuple(run.groups),
+        near=near,
+        unread=_count_unread(record),
+        unseen=None if record.unseen is None else UnseenLabels(**record.unseen),
+        option_lengths=lengths,
+        control=control,
+        labels={
+            "num_labelled": of_pool["num_rows"],
+            "num_given": of_pool["num_labels"],
+            "num_selected": varied["arms"][arm]["num_labels"],
+        },
+        classes=as_evidence(classes),
+        gold_student=_describe_gold_student(students, record, run.config),
+    )
+    return weigh(
         Material(
-            arm=arm,
+            known=evidence,
             function=function,
             validation=held if held is not None and len(held) else None,
             pool=rows.sets.get("pool"),
             source=known,
             selected_trust_M=trust_M[drawn_M],
             num_pool=num_candidates,
-            chance=compute_chance(examples, run.domain, known.row_ids_N, run.seed),
-            shift=record.shift.get("source"),
-            foreign=record.foreign.get(arm),
-            seed=run.seed,
-            is_divided=is_divided(record.budget),
-            repeats=None
-            if fit.get("num_repeats") is None
-            else {"num_rows": fit["num_fit"] + fit["num_repeats"], "num_questions": fit["num_fit"]},
-            groups=tuple(run.groups),
-            near=near,
+            seed=seed,
             cluster_M=cluster_M,
-            unread=_count_unread(record),
-            unseen=None if record.unseen is None else UnseenLabels(**record.unseen),
-            option_lengths=option_lengths,
         )
     )
-    control, share = None, len(trust_M) / max(num_candidates, 1)
-    if held is not None:
-        seed, parsed = run.seed, held.readable
-        control = measure_control(examples, run.domain, parsed, function, share, seed=seed, confidence=CONFIDENCE)
-    given, num = varied["pool"], varied["arms"][arm]["num_labels"]
-    seen = {"num_labelled": given["num_rows"], "num_given": given["num_labels"], "num_selected": num}
-    student = _describe_gold_student(students, record, run.config)
-    return replace(found, control=control, labels=seen, classes=as_evidence(classes), gold_student=student)
 
 
 def _describe_gold_student(students: Json, record: GenerationRecord, config: JsonView) -> Json | None:
@@ -154,28 +151,26 @@ def _describe_gold_student(students: Json, record: GenerationRecord, config: Jso
 
 def _find_near_copies(
     run: RunInputs, record: GenerationRecord, arm: str, row_ids_M: Int64s
-) -> tuple[NearCopies | None, Int64s | None]:
+) -> tuple[checks.NearCopies | None, Int64s | None]:
     """Return the near-copies among an arm's selected rows ``row_ids_M``, and the cluster of each row, int64 [M]."""
-    source = io.read(run.prepared["source"], columns=["row_id", "gold"], filter="error IS NULL")
-    known_N = draw_by_hash(source["row_id"].to_numpy(), MOST_ROWS, run.seed)
+    source = run.prepared["source"]
+    every_N = io.read(source, columns=["row_id"], filter="error IS NULL")["row_id"].to_numpy()
+    known_N = draw_by_hash(every_N, checks.MOST_ROWS, run.seed)
     if not len(row_ids_M) or not len(known_N):
         return None, None
-    gold_N = io.take(run.prepared["source"], known_N, ["gold"])["gold"].to_pylist()
-    label_M = io.take(record.selections[arm], row_ids_M, ["label"])["label"].to_pylist()
-    return find_near_copies(
-        read_questions(run.prepared["pool"], row_ids_M, label_M, run.domain),
-        read_questions(run.prepared["source"], known_N, gold_N, run.domain),
-        seed=run.seed,
-    )
+    gold_N, label_M = io.take(source, known_N, ["gold"]), io.take(record.selections[arm], row_ids_M, ["label"])
+    selected = checks.read_questions(run.prepared["pool"], row_ids_M, label_M["label"].to_pylist(), run.domain)
+    labelled = checks.read_questions(source, known_N, gold_N["gold"].to_pylist(), run.domain)
+    return checks.find_near_copies(selected, labelled, seed=run.seed)
 
 
 def _count_unread(record: GenerationRecord) -> Json:
     """Count the pool's labels that could not be read, and list the most frequent of the first ones."""
-    counts, labels = record.label_counts["pool"], io.open_table(record.labels["pool"])
-    columns, unread_rows = ["completion"], "label IS NULL AND error IS NULL"
-    texts = labels.to_table(columns=columns, filter=unread_rows, limit=LOOKED_AT) if counts["unparsed"] else None
-    answers = [] if texts is None else texts["completion"].to_pylist()
-    found = Counter(" ".join((text or "").split())[:CHARACTERS] for text in answers)
+    counts, found = record.label_counts["pool"], Counter[str]()
+    if counts["unparsed"]:
+        labels, unread_rows = io.open_table(record.labels["pool"]), "label IS NULL AND error IS NULL"
+        texts = labels.to_table(columns=["completion"], filter=unread_rows, limit=LOOKED_AT)["completion"]
+        found.update(" ".join((text or "").split())[:CHARACTERS] for text in texts.to_pylist())
     return {
         "num_rows": counts["rows"] - sum(counts["errors"].values()),
         "num_unread": counts["unparsed"],
@@ -216,43 +211,42 @@ def trust_tables(rows: MeasuredRows) -> Json:
     On parsed rows, ``against`` compares each function by which arms rank with internal confidence and with the best
     free signal. ``told`` are sentences on the reference arm's function, and on whether it or this signal ranks better.
     """
-    ranked = list_ranking(rows.selected)
-    fit, source, seed = rows.record.trust_fit, rows.graded["source"], rows.run.seed
-    best = find_best_signal(rows.sets)
+    ranked, fit = list_ranking(rows.selected), rows.record.trust_fit
+    source, seed, best = rows.graded["source"], rows.run.seed, find_best_signal(rows.sets)
     others = {"internal_confidence": "internal_confidence", "best": None if best is None else best[0]}
-    result: Json = {
+    tables: Json = {}
+    for where, graded in rows.sets.items():
+        # There are fewer validation rows than pool rows: take the same share of them.
+        num_top = graded.scale(rows.record.n) if where == "pool" else rows.scale_count(len(graded))
+        views = {"parsed": (graded.readable, source.readable.distinct), "all": (graded.all, source.distinct)}
+        tables[where] = {
+            view: measures.trust_metrics(seen, num_top, of.share, seed)
+            for view, (seen, of) in views.items()
+            if len(seen)
+        }
+        for view, table in tables[where].items():
+            for name, found in table["functions"].items():
+                found["is_arm"] = name in ranked
+                if view == "parsed":
+                    found["against"] = {
+                        what: compare_with_signal(graded, where, name, other, num_top, seed).to_entry()
+                        if name in ranked and num_top > 0 and other not in (None, name) and other in graded.scores
+                        else None
+                        for what, other in others.items()
+                    }
+    words = say("trust", fit.get("kind"), fit.get("choice"))
+    parsed = {where: views["parsed"] for where, views in tables.items() if "parsed" in views}
+    sets = [where for where in ("pool", "validation") if REFERENCE_ARM in parsed.get(where, {}).get("functions", {})]
+    for where in sets[:1]:
+        found = parsed[where]["functions"][REFERENCE_ARM]["against"]["best"]
+        words += [] if found is None else say("winner", "trust", where, parsed[where]["num_rows"], found)
+    return {
         "ece_bins": measures.ECE_BINS,
         "fit": dict(fit),
         "best_signal": None if best is None else {"name": best[0], "chosen_on": best[1]},
+        **tables,
+        "told": words,
     }
-    for name, graded in rows.sets.items():
-        result[name] = {}
-        # There are fewer validation rows than pool rows: take the same share of them.
-        num_top = graded.scale(rows.record.n) if name == "pool" else rows.scale_count(len(graded))
-        for view, seen, of in (
-            ("parsed", graded.readable, source.readable.distinct),
-            ("all", graded.all, source.distinct),
-        ):
-            if len(seen):
-                result[name][view] = measures.trust_metrics(seen, num_top, of.share, seed)
-                for function, found in result[name][view]["functions"].items():
-                    found["is_arm"] = function in ranked
-        for function, found in result[name].get("parsed", {"functions": {}})["functions"].items():
-            may = function in ranked and num_top > 0
-            found["against"] = {
-                what: make_rival_entry(compare_with_signal(graded, name, function, other, num_top, seed))
-                if may and other is not None and other != function and other in graded.scores
-                else None
-                for what, other in others.items()
-            }
-    result["told"] = say("trust", fit.get("kind"), fit.get("choice"))
-    seen_in = {where: result[where]["parsed"] for where in ("pool", "validation") if "parsed" in result.get(where, {})}
-    for where, table in seen_in.items():
-        if REFERENCE_ARM in table["functions"]:
-            found = table["functions"][REFERENCE_ARM]["against"]["best"]
-            result["told"] += [] if found is None else say("winner", "trust", where, table["num_rows"], found)
-            break
-    return result
 
 
 def measure_regimes(rows: MeasuredRows) -> tuple[list[Json], list[Json]]:
@@ -271,7 +265,14 @@ def measure_regimes(rows: MeasuredRows) -> tuple[list[Json], list[Json]]:
     for name, (regime, graded) in named.items():
         if len(seen := graded.readable):
             num_top = min(rows.scale_count(len(graded)), len(seen))
-            found = measures.measure_regime(seen, REFERENCE_ARM, num_top, constant, seed)
+            found = {
+                "n": len(seen),
+                "share_right": seen.share_right().to_json(),
+                **measures.measure_calibration(seen, REFERENCE_ARM, seed),
+                "num_top": num_top,
+                "purity_at_n": seen.rank_by_score(REFERENCE_ARM, [num_top])[0].to_json() if num_top else None,
+                "constant": measures.compute_constant_metrics(seen, constant, seed),
+            }
             lines.append({"set": name, "regime": regime, **found})
     means: list[Json] = []
     for regime in dict.fromkeys(line["regime"] for line in lines if line["regime"] != "pool"):

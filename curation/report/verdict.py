@@ -5,36 +5,28 @@ finding. ``benchmarks.verdicts`` simulates good and bad runs, and counts false a
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
+from itertools import islice
+from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
+from curation import metrics
 from curation.features import features
 from curation.json_types import Json, JsonView
-from curation.metrics import Estimate, compute_finite_share, compute_weighted_mean
 from curation.refs import TableRef
 from curation.registry import load_code
 from curation.report.evidence import CONFIDENCE, Evidence, ReviewedPurity
 from curation.report.headline import format_number, format_percent
 from curation.report.record import ReviewRecord
-from curation.report.rules import (
-    CARE,
-    LEVELS,
-    RULES,
-    STOP,
-    USE,
-    Level,
-    find_better_signal,
-    list_measured_sets,
-)
+from curation.report.rules import CARE, LEVELS, RULES, STOP, USE, Level
 
 _EVIDENCE = TypeAdapter(Evidence)
 SIGNS: dict[Level, str] = {USE: "✓", CARE: "!", STOP: "✕"}
 """Signs of the levels, shown beside the words so that nothing depends on a colour."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReportVerdict:
+class ReportVerdict(NamedTuple):
     """The verdict of a report: the gravest level, a sentence, and all findings, the gravest first."""
 
     level: Level
@@ -43,25 +35,22 @@ class ReportVerdict:
     findings: Sequence[dict[str, str]]
     """Findings, each with ``rule``, ``level``, ``finding`` and the ``next`` step."""
 
-    def to_json(self) -> Json:
-        """Return the verdict as a JSON object."""
-        return asdict(self)
-
 
 def reach_verdict(evidence: Evidence, directory: str) -> ReportVerdict:
     """Return the verdict of all rules; ``directory`` is the run's, for the commands in next steps."""
-    found = [(rule, finding) for rule in RULES if (finding := rule.find(evidence)) is not None]
-    found.sort(key=lambda item: -LEVELS.index(item[1][0]))
-    worst, words = found[0][1] if found else (USE, _praise(evidence))
-    if len(found) > 1:
-        words += f"; {len(found) - 1} further finding{'s' if len(found) > 2 else ''}"
+    found = [(rule, finding) for rule in RULES for finding in islice(rule.find(evidence), 1)]
+    judged = [(rule, (CARE, finding) if isinstance(finding, str) else finding) for rule, finding in found]
+    judged.sort(key=lambda item: -LEVELS.index(item[1][0]))
+    worst, words = judged[0][1] if judged else (USE, _praise(evidence))
+    if len(judged) > 1:
+        words += f"; {len(judged) - 1} further finding{'s' if len(judged) > 2 else ''}"
     advisers = [feature.spread for feature in features().values() if feature.spread is not None]
-    texts = (load_code(path)(evidence) for path in advisers if found)
-    spread, better = next((text for text in texts if text is not None), ""), find_better_signal(evidence)
+    texts = (load_code(path)(evidence) for path in advisers if judged)
+    spread, better = next((text for text in texts if text is not None), ""), evidence.better_signal
     facts = {"directory": directory, "signal": "" if better is None else better.signal, "spread": spread}
     findings = [
         {"rule": rule.name, "level": level, "finding": text, "next": rule.mend.format(**facts)}
-        for rule, (level, text) in found
+        for rule, (level, text) in judged
     ]
     return ReportVerdict(level=worst, sign=SIGNS[worst], sentence=f"{worst.capitalize()}: {words}.", findings=findings)
 
@@ -74,12 +63,10 @@ def with_verdict(numbers: JsonView, reviews: Sequence[ReviewRecord], directory: 
     found = dict(numbers)
     if (judged := found.pop("judged")) is None:
         return {"verdict": None, **found}
-    selection = TableRef.from_json(judged["table"])
-    people = find_reviewed_purity(
-        reviews, judged["index"], judged["arm"], selection, trust=judged["trust"], confidence=CONFIDENCE
-    )
+    selection, index, arm, trust = TableRef.from_json(judged["table"]), judged["index"], judged["arm"], judged["trust"]
+    people = find_reviewed_purity(reviews, index, arm, selection, trust=trust, confidence=CONFIDENCE)
     evidence = replace(_EVIDENCE.validate_python(found["evidence"]), checked=people)
-    return {"verdict": reach_verdict(evidence, directory).to_json(), **found, "evidence": evidence.to_json()}
+    return {"verdict": reach_verdict(evidence, directory)._asdict(), **found, "evidence": asdict(evidence)}
 
 
 def find_reviewed_purity(
@@ -87,38 +74,38 @@ def find_reviewed_purity(
 ) -> ReviewedPurity | None:
     """Return a selection's purity by the review that decided the most of its rows; ``None`` if no review is about it.
 
-    A review of an earlier selection of the arm says nothing about this one. ``confidence`` is that of ``decisive``.
+    A review of an earlier selection of the arm says nothing about this one, and one in which people decided no row of a
+    stratum of the selection tells no purity. ``confidence`` is that of ``decisive``.
     """
-    mine = [item for item in reviews if (item.generation, item.arm, item.selection) == (generation, arm, selection)]
-    found = [known for review in mine if (known := _compute_purity(review, trust, confidence)) is not None]
+    found = []
+    for review in reviews:
+        strata = [stratum for stratum in review.strata if stratum["selected"]]
+        answers = [stratum["answers"] for stratum in strata]
+        decided = [given["right"] + given["wrong"] for given in answers]
+        is_mine = (review.generation, review.arm, review.selection) == (generation, arm, selection)
+        if not is_mine or not strata or not all(decided):
+            continue
+        sizes = [stratum["num_rows"] for stratum in strata]
+        drawn = [*zip(answers, decided, sizes, strict=True)]
+        purity, decisive = (
+            metrics.compute_weighted_mean(
+                [metrics.compute_finite_share(given["right"], n, size, confidence=level) for given, n, size in drawn],
+                [size / sum(sizes) for size in sizes],
+            )
+            for level in (metrics.CONFIDENCE, confidence)
+        )
+        found.append(
+            ReviewedPurity(
+                review=review.name,
+                rows=sum(decided),
+                open=sum(given["unsure"] + given["disputed"] for given in answers),
+                people=len(review.people),
+                purity=purity,
+                decisive=decisive,
+                trust=trust,
+            )
+        )
     return max(found, key=lambda known: known.rows, default=None)
-
-
-def _compute_purity(review: ReviewRecord, trust: float, confidence: float) -> ReviewedPurity | None:
-    """Return the purity by a review, or ``None`` if people decided no row of a stratum of the selection."""
-    strata = [stratum for stratum in review.strata if stratum["selected"]]
-    decided = [stratum["answers"]["right"] + stratum["answers"]["wrong"] for stratum in strata]
-    if not strata or not all(decided):
-        return None
-    total = sum(stratum["num_rows"] for stratum in strata)
-    weights = [stratum["num_rows"] / total for stratum in strata]
-
-    def purity(**level: float) -> Estimate:
-        shares = [
-            compute_finite_share(stratum["answers"]["right"], number, stratum["num_rows"], **level)
-            for stratum, number in zip(strata, decided, strict=True)
-        ]
-        return compute_weighted_mean(shares, weights)
-
-    return ReviewedPurity(
-        review=review.name,
-        rows=sum(decided),
-        open=sum(stratum["answers"]["unsure"] + stratum["answers"]["disputed"] for stratum in strata),
-        people=len(review.people),
-        purity=purity(),
-        decisive=purity(confidence=confidence),
-        trust=trust,
-    )
 
 
 def find_gravest(verdicts: Sequence[Mapping[str, object] | None]) -> Json | None:
@@ -133,18 +120,16 @@ def find_gravest(verdicts: Sequence[Mapping[str, object] | None]) -> Json | None
 def _praise(evidence: Evidence) -> str:
     """Return the evidence in favour of a run without findings, in words."""
     text = "no rule finds anything against it"  # if people alone checked it
-    for where, quality in list_measured_sets(evidence):
+    for where, quality in evidence.measured:
         if (auc := quality.auc) is not None:  # the pool's comes last
             text = f"trust puts right labels first (AUC {format_number(auc)} on {quality.rows:,} parsed {where} rows)"
     selected = f"of the {evidence.num_selected:,} selected labels"
     if evidence.pool is not None:
         return f"{text}, and {format_percent(evidence.pool.top.value)} {selected} are right"
-    if evidence.checked is not None:
-        purity = evidence.checked.purity
-        share = f"{format_percent(purity.value)} [{100 * purity.low:.0f}, {100 * purity.high:.0f}]"
-        return f"{text}, and people found {share} {selected} right ({evidence.checked.rows:,} rows checked)"
-    if evidence.foreseen is not None:
-        purity = evidence.foreseen.purity
-        share = f"{format_percent(purity.value)} [{100 * purity.low:.0f}, {100 * purity.high:.0f}]"
-        return f"{text}, and validation foresees that {share} {selected} are right"
-    return text
+    found = evidence.checked or evidence.foreseen
+    if found is None:
+        return text
+    share = f"{format_percent(found.purity.value)} [{100 * found.purity.low:.0f}, {100 * found.purity.high:.0f}]"
+    if isinstance(found, ReviewedPurity):
+        return f"{text}, and people found {share} {selected} right ({found.rows:,} rows checked)"
+    return f"{text}, and validation foresees that {share} {selected} are right"

@@ -11,7 +11,7 @@ from curation.config.models import find_student_section
 from curation.json_types import Json, JsonView
 from curation.refs import ModelRef, TableRef
 from curation.report.rules import STOP
-from curation.report.students import collect_trainings, describe_decoding
+from curation.report.tested import collect_trainings, describe_decoding
 from curation.stages.chooser import is_ranked_as_reference
 from curation.stages.label import Label
 from curation.stages.score import Score

@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 from curation.arms import REFERENCE_ARM
 from curation.extras.analyze.coherence import SHOWN
 from curation.json_types import JsonView
-from curation.report.charts import MOST_BANDS
-from curation.report.frame import GREY, as_chart, draw_curve, get_arm_style, set_percent_ticks
-from curation.report.headline import describe_name
+from curation.report.charts import GREY, MOST_BANDS, as_chart, draw_curve, get_arm_style, set_percent_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,8 +30,7 @@ def figures(found: JsonView, prefix: str) -> dict[str, str]:
 def _iter_styled(arms: Mapping[str, JsonView]) -> Iterator[tuple[str, JsonView, dict[str, Any]]]:
     """Yield each arm with its findings and the style of its line."""
     for index, (arm, found) in enumerate(arms.items()):
-        colour, dashes = get_arm_style(arm, index)
-        yield arm, found, {"color": colour, "linestyle": dashes, "label": describe_name(arm)}
+        yield arm, found, get_arm_style(arm, index)
 
 
 @as_chart("gold move minus weak move, pawns (below 0: the weak move is stronger)", "share of the rows")
@@ -61,7 +58,7 @@ def draw_energies(axes: "Axes", arms: Mapping[str, JsonView]) -> None:
     for index, (arm, found) in enumerate(arms.items()):
         points = [(float(k), {**item, "high": min(item["high"], 1.0)}) for k, item in enumerate(found["energy"], 1)]
         has_band = arm == REFERENCE_ARM or len(arms) <= MOST_BANDS
-        draw_curve(axes, points, get_arm_style(arm, index), describe_name(arm), has_band=has_band)
+        draw_curve(axes, points, get_arm_style(arm, index), has_band=has_band)
     last = max(len(found["energy"]) for found in arms.values())
     ticks = [k for k in POWERS if k <= last]
     axes.set_xscale("log", base=2)

@@ -22,7 +22,7 @@ from curation.extras.tracking.config import MlflowConfig, TrackingConfig
 from curation.extras.tracking.publish import TrackedRun
 from curation.pipeline.running import run_chain
 from curation.report.charts import draw_training_chart
-from curation.report.students import collect_trainings
+from curation.report.tested import collect_trainings
 
 ENTRY = TrackedRun(
     id="0123456789abcdef",

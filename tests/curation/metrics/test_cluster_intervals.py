@@ -14,7 +14,7 @@ from curation import metrics
 from curation.domains.grading import Graded
 from curation.metrics.calibration import resample
 from curation.metrics.estimates import compute_inflation
-from curation.metrics.ranking import compute_auc_influence
+from curation.metrics.ranking import compute_influence, compute_placements
 from curation.report.by_difficulty import compute_accuracy_bins, compute_purity_bins
 from curation.report.evidence import foresee_purity, measure_quality
 from curation.report.rows import GradedRows
@@ -78,7 +78,7 @@ def test_the_variance_of_an_auc_is_that_of_pairs_summed_by_cluster() -> None:
         + (in_order[:, CLUSTER_N[wrong] == c].mean(axis=0) - auc).sum() / len(wrong)
         for c in range(25)
     ]
-    influence_N = compute_auc_influence(SCORE_N, CORRECT_N)
+    influence_N = compute_influence(*compute_placements(SCORE_N, CORRECT_N), CORRECT_N)
     by_cluster = np.bincount(CLUSTER_N, influence_N)
     np.testing.assert_allclose(by_cluster, sums, atol=1e-12)
     jackknife = [metrics.compute_auc_value(SCORE_N[c != CLUSTER_N], CORRECT_N[c != CLUSTER_N]) for c in range(25)]

@@ -133,13 +133,15 @@ def test_ece_and_reliability_equal_a_direct_loop():
     assert estimate.value == pytest.approx(total, abs=1e-12)
     assert 0 <= estimate.low <= estimate.value <= estimate.high
     diagram = metrics.compute_reliability(trust, correct)
-    assert [(r.n, r.mean_trust, r.share_right) for r in diagram] == [pytest.approx(row) for row in rows]
-    assert sum(r.n for r in diagram) == 2000
+    assert [(r.share_right.n, r.mean_trust, r.share_right.value) for r in diagram] == [
+        pytest.approx(row) for row in rows
+    ]
+    assert sum(r.share_right.n for r in diagram) == 2000
 
 
 def test_reliability_leaves_empty_bins_out():
     (only,) = metrics.compute_reliability([0.55, 0.6], [True, False], bins=2)
-    assert (only.low, only.high, only.n, only.share_right) == (0.5, 1.0, 2, 0.5)
+    assert (only.low, only.high, only.share_right.n, only.share_right.value) == (0.5, 1.0, 2, 0.5)
 
 
 def test_brier_interval_equals_a_naive_bootstrap_of_rows():
@@ -216,7 +218,9 @@ def test_ece_reliability_and_brier_parts_equal_direct_loops(rows, equal, bins):
     trust, correct = np.array(trust), np.array(correct)
     found, n, share = _binned(trust, correct, bins, equal), len(trust), correct.mean()
     diagram = metrics.compute_reliability(trust, correct, bins, equal)
-    assert [(r.n, r.mean_trust, r.share_right) for r in diagram] == [pytest.approx(row) for row in found]
+    assert [(r.share_right.n, r.mean_trust, r.share_right.value) for r in diagram] == [
+        pytest.approx(row) for row in found
+    ]
     assert all(r.low <= r.mean_trust <= r.high + 1e-12 for r in diagram)
     calibration = metrics.ece(trust, correct, bins=bins, equal=equal)
     assert calibration.value == pytest.approx(sum(m / n * abs(f - o) for m, f, o in found), abs=1e-12)
@@ -249,7 +253,7 @@ def test_bins_equal_those_of_scikit_learn(equal, strategy):
     _, trust, correct = _draw(1500, seed=8)  # a multiple of the bins: scikit-learn's quantiles then cut where ours do
     right, mean = calibration_curve(correct, trust, n_bins=15, strategy=strategy)
     diagram = metrics.compute_reliability(trust, correct, 15, equal)
-    assert [r.share_right for r in diagram] == pytest.approx(right)
+    assert [r.share_right.value for r in diagram] == pytest.approx(right)
     assert [r.mean_trust for r in diagram] == pytest.approx(mean)
 
 

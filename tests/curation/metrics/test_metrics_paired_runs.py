@@ -9,11 +9,11 @@ import pytest
 from scipy.stats import binomtest
 
 from curation import metrics
-from curation.metrics import paired_runs
-from curation.metrics.paired import compute_paired_test
-from curation.metrics.paired_runs import (
+from curation.metrics import paired
+from curation.metrics.paired import (
     compare_rows,
     compute_averaged_recovery,
+    compute_paired_test,
     compute_row_differences,
     compute_runs_recovery,
     compute_sign_flip,
@@ -93,11 +93,11 @@ def test_one_run_is_the_exact_test_to_the_digit(first, second):
 def test_drawn_flips_agree_with_counted_ones(monkeypatch):
     steps = np.random.default_rng(3).integers(-5, 7, 400)
     exact = compute_sign_flip(steps)
-    monkeypatch.setattr(paired_runs, "COUNTED", 0)
+    monkeypatch.setattr(paired, "COUNTED", 0)
     drawn = compute_sign_flip(steps)
-    assert drawn == pytest.approx(exact, abs=4 * math.sqrt(exact / paired_runs.DRAWS)) and 1e-4 < exact < 0.5
+    assert drawn == pytest.approx(exact, abs=4 * math.sqrt(exact / paired.DRAWS)) and 1e-4 < exact < 0.5
     assert drawn == compute_sign_flip(steps, seed=0) != compute_sign_flip(steps, seed=1)
-    assert compute_sign_flip(np.ones(60, dtype=np.int64)) == 1 / (1 + paired_runs.DRAWS)  # never zero
+    assert compute_sign_flip(np.ones(60, dtype=np.int64)) == 1 / (1 + paired.DRAWS)  # never zero
 
 
 def test_many_rows_take_no_time():

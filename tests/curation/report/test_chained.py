@@ -10,7 +10,7 @@ from test_report import NUM_POOL, NUM_TEST, SAME, N, graded, make_run, right_on_
 
 from curation.domains.grading import read_grades
 from curation.report import ChainRecord, GenerationRecord, RunRecord
-from curation.report.chained import collect_chains
+from curation.report.collect import collect_chains
 from curation.report.html import render
 from curation.tables import io
 

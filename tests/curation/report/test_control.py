@@ -17,8 +17,7 @@ from curation.domains.classification import Classification
 from curation.domains.mcqa import Mcqa
 from curation.hashing import derive
 from curation.refs import TableRef
-from curation.report.control import WORD, measure_control
-from curation.report.evidence import Control
+from curation.report.checks import WORD, Control, measure_control
 from curation.report.rows import FunctionScores, GradedRows
 from curation.report.rules import CARE, USE
 from curation.report.verdict import reach_verdict

@@ -11,7 +11,7 @@ from scipy.stats import beta
 
 from curation import metrics
 from curation.config import DecodingConfig
-from curation.report.students import collect_decodings, describe_decoding
+from curation.report.tested import collect_decodings, describe_decoding
 from curation.tables import io, schemas
 
 NUM_ROWS, NUM_DRAWS = 80, 400

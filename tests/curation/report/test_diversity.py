@@ -9,7 +9,7 @@ from scipy.stats import entropy
 
 from curation.domains.grading import Graded
 from curation.extras.caps.division import NO_TEXT, hash_texts
-from curation.report.diversity import count_labels
+from curation.report.class_table import count_labels
 from curation.report.tested import decompose_gap
 
 

@@ -32,7 +32,7 @@ from curation.report import RunRecord
 from curation.report.by_difficulty import compute_accuracy_bins, compute_bin_edges
 from curation.report.charts import draw_bins_chart, draw_risk_chart, draw_training_chart
 from curation.report.html import render
-from curation.report.students import collect_trainings
+from curation.report.tested import collect_trainings
 from curation.tables import schemas
 
 

@@ -11,7 +11,7 @@ from test_report import make_run
 from curation.metrics import compute_proportion
 from curation.report.charts import LEAST_ROWS, draw_training_figure, join_bins
 from curation.report.html import render
-from curation.report.students import collect_trainings
+from curation.report.tested import collect_trainings
 
 
 class _Page(HTMLParser):

@@ -10,7 +10,7 @@ from test_report import TRAINED, by_name, graded, make_run, variant
 from curation.metrics import compute_runs_recovery
 from curation.refs import ModelRef
 from curation.report import RunRecord
-from curation.report.students import collect_further_students
+from curation.report.tested import collect_further_students
 
 IDS = np.arange(500) + 5000
 ARMS = ("naive", "internal_confidence", "trust", "ground_truth")

@@ -13,8 +13,7 @@ from test_verdict import HEALTHY, about
 
 from curation.domains.mcqa import Mcqa
 from curation.refs import TableRef
-from curation.report.control import FEW_OPTIONS, measure_option_lengths
-from curation.report.evidence import OptionLengths
+from curation.report.checks import FEW_OPTIONS, OptionLengths, measure_option_lengths
 from curation.report.rules import CARE, STOP
 from curation.report.verdict import reach_verdict
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from benchmarks.verdict_pools import edited, patterns, sums, words
+from curation.report.checks import SIMILAR, NearCopies, Question, cluster_rows, find_near_copies
 from curation.report.evidence import foresee_purity
-from curation.report.near_copies import SIMILAR, NearCopies, Question, cluster_rows, find_near_copies
 from curation.report.rows import FunctionScores, GradedRows
 
 NONE = np.zeros(0, dtype=np.uint64)

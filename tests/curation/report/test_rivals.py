@@ -15,9 +15,9 @@ from test_report import GOLD, N, changed, make_run, rows_of
 from curation.arms import FREE
 from curation.domains.grading import read_grades
 from curation.report import RunRecord
+from curation.report.evidence import compare_with_signal, find_best_signal, find_rivals
 from curation.report.headline import say
 from curation.report.html import render
-from curation.report.rivals import compare_with_signal, find_best_signal, find_rivals
 from curation.report.rows import LOWEST, UNPARSED, FunctionScores, GradedRows, read_graded_rows, without_constant
 from curation.tables import io, schemas
 

@@ -21,19 +21,19 @@ from curation.metrics import Estimate, compute_finite_share, compute_proportion
 from curation.metrics.estimates import compute_difference
 from curation.metrics.foreign import Foreign
 from curation.report import RunRecord
+from curation.report.checks import NearCopies
 from curation.report.evidence import (
     CONFIDENCE,
     Evidence,
     PredictedPurity,
     Quality,
     ReviewedPurity,
+    Rival,
     compute_brier_excess,
     foresee_purity,
 )
 from curation.report.html import render
-from curation.report.near_copies import NearCopies
 from curation.report.record import PossibleGroups, ReviewRecord
-from curation.report.rivals import Rival
 from curation.report.rows import FunctionScores, GradedRows
 from curation.report.rules import CARE, RULES, STOP, USE
 from curation.report.samples import collect_samples
@@ -397,7 +397,7 @@ def test_as_many_unseen_labels_as_are_expected_are_no_finding() -> None:
 def test_next_steps_name_the_run_and_the_gravest_of_a_chain_decides() -> None:
     found = reach_verdict(replace(HEALTHY, shift=DIFFERENT), "runs/mine")
     assert found.findings[0]["next"].endswith("curate review draw runs/mine --num 200.")
-    good, bad = reach_verdict(HEALTHY, "d").to_json(), found.to_json()
+    good, bad = reach_verdict(HEALTHY, "d")._asdict(), found._asdict()
     assert find_gravest([bad, good])["generation"] == 0 and find_gravest([good, good])["generation"] == 1
     assert find_gravest([good])["generation"] is None and find_gravest([None]) is None
     assert len({rule.name for rule in RULES}) == len(RULES)
