@@ -21,8 +21,7 @@ from curation.sources import (
     read_rows,
     require_columns,
 )
-from curation.stages.rows import read_ids
-from curation.stages.selected import PART_ROWS
+from curation.stages.rows import PART_ROWS, read_ids
 from curation.tables import io, schemas
 
 

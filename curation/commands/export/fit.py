@@ -35,8 +35,7 @@ from curation.refs import ModelRef, TableRef, TrustRef
 from curation.rundir.graph import Position
 from curation.rundir.manifest import StageRecord
 from curation.selection.budget import GradedScores
-from curation.stages.label import Label
-from curation.stages.read import Read
+from curation.stages.label import Label, Read
 from curation.stages.shift import get_states, sample_rows, sample_texts
 from curation.storage.paths import Place, to_place
 from curation.tables import io, schemas

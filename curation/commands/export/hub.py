@@ -23,7 +23,7 @@ from curation.models import load_configuration, load_model, load_tokenizer
 from curation.models.own_code import get_hub_revision
 from curation.pipeline.numbers import read_numbers_after
 from curation.refs import ModelRef, TableRef
-from curation.stages.selected import PART_ROWS
+from curation.stages.rows import PART_ROWS
 from curation.storage.cache import fetch_folder
 from curation.storage.inside import require_enclosed
 from curation.storage.paths import Place, to_place

@@ -24,14 +24,13 @@ from curation.metrics.shift import Shift, compare_samples, compare_with_words, d
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach
 from curation.rundir.run import Task
-from curation.stages.gating import GatedStage, PassingTest
+from curation.stages.asking import GatedStage, PassingTest
 from curation.stages.shift import (
     find_gravest_shift,
     get_scores,
     get_states,
     join_states,
     sample_rows,
-    sample_states,
     sample_texts,
 )
 from curation.tables import io
@@ -219,7 +218,7 @@ class MeasurePoolShift(GatedStage, Packaged):
         (labels,) = tables
         test = None if self.gate is None else self.gate.load_test()
         reference = package.reference(() if test is None else test.states)
-        sides = [reference, sample_states(labels, list(reference), self.seed)]
+        sides = [reference, get_states(sample_rows(labels, list(reference), self.seed), list(reference))]
         hidden = [join_states(side, states) for side in sides]
         if test is not None:
             hidden = [states_ND[test.passes(side)] for states_ND, side in zip(hidden, sides, strict=True)]

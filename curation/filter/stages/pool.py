@@ -25,12 +25,10 @@ from curation.stages.deal import (
     POOL,
     DealJob,
     DealtSource,
-    SplitCounts,
-    check_share,
-    count_split,
+    SplitTable,
     make_table_schema,
 )
-from curation.stages.prepare import SplitWriting, assign_left, iter_chunks
+from curation.stages.prepare import SplitCounts, SplitWriting, assign_left, check_share, count_split, iter_chunks
 from curation.tables import io, schemas
 from curation.tables.compaction import compact
 from curation.tasks import make_driver_error
@@ -118,10 +116,10 @@ def read_pool(rows: PoolRows, uri: str, writing: SplitWriting) -> ReadPool.Made:
     schema, total = rows.schema(), rows.num_rows
     everything = Assignment(counts={POOL: total}, permutation=Permutation(size=total, seed=0))
     source = DealtSource(domains={POOL: rows.domain}, id_column=None, assignment=everything, kept=rows.kept)
-    job = DealJob(sources={POOL: source}, uris={POOL: uri})
+    job = DealJob(sources={POOL: source}, tables={POOL: SplitTable(uri, schema, total)})
     io.create(uri, schema)
     try:
-        assign_left(job, {POOL: schema}, [*iter_chunks({POOL: rows.files}, writing.chunk_rows)], writing)
+        assign_left(job, [*iter_chunks({POOL: rows.files}, writing.chunk_rows)], writing)
     except ray.exceptions.RayError as error:
         raise make_driver_error(error, "reading the pool") from error
     ref = io.find_latest(uri)
