@@ -58,14 +58,14 @@ def write(rows: pd.DataFrame, uri: str) -> TableRef:
         [("row_id", pa.int64()), ("label", pa.string()), ("trust_raw", pa.float32()), ("error", pa.string())]
     )
 
-    def parts() -> Iterator[pa.RecordBatch]:
+    def parts() -> Iterator[pa.Table]:
         for start in range(0, len(rows), PART_ROWS):
             some = rows.iloc[start : start + PART_ROWS]
-            yield pa.record_batch(
+            yield pa.table(
                 [pa.array(some[name]) for name in schema.names[:3]] + [pa.nulls(len(some), pa.string())], schema=schema
             )
 
-    return io.write_batches(parts(), schema, uri)
+    return io.write_parts(parts(), schema, uri)
 
 
 def by_pandas(rows: pd.DataFrame, n: int, cap: int) -> Int64s:

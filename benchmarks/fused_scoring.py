@@ -30,8 +30,7 @@ from curation.config import ActorsConfig, DecodingConfig, DomainConfig, Scripted
 from curation.refs import TableRef
 from curation.stages.label import RowShare, label
 from curation.stages.label_chunks import LabelJob
-from curation.stages.reduce import ScoredOnly
-from curation.stages.score import score
+from curation.stages.score import ScoredOnly, score
 from curation.tables import io
 from curation.tables.schemas import get_state_column
 from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet

@@ -150,9 +150,9 @@ def states(ids_N: np.ndarray) -> dict[str, Any]:
 
 def select(folder: Path, num_rows: int) -> None:
     """Run the select stage of three arms."""
-    from curation.stages.budget import ScoredSplit
     from curation.stages.chooser import SelectJob
     from curation.stages.gold import GoldTexts
+    from curation.stages.pool_scores import ScoredSplit
     from curation.stages.select import select as select_stage
     from curation.storage.paths import to_place
 

@@ -21,7 +21,7 @@ class Pattern(NamedTuple):
 
 FEATURES = {
     "labels made elsewhere": Pattern(r"given_labels|GivenConfig|is_given\b|teacher\.given\b|== GIVEN"),
-    "reader": Pattern(r"teacher\.reader\b|helpers\.reader|ReaderConfig|ReadConfig|stages\.read\b"),
+    "reader": Pattern(r"teacher\.reader\b|helpers\.reader|ReaderConfig|ReadConfig|\bReadJob\b|\bReadWorker\b"),
     "endpoint": Pattern(r"(?i)endpoint", "curation/teachers/endpoint"),
     "judge": Pattern(r"(?i)\bjudges?\b|Judge[A-Z]|judge_|_judge"),
     "signals": Pattern(r"SignalsConfig|MeasureSignal|signals_of\b|curation\.signals", "curation/signals"),
@@ -41,9 +41,7 @@ FEATURES = {
     "chain": Pattern(r"ChainConfig|config\.chain\b|ChainRecord|pipeline\.chain"),
     "rollouts": Pattern(r"(?i)rollout"),
     "label sets": Pattern(r"(?i)label_?sets?\b", "curation/domains/label_sets"),
-    "both orders": Pattern(
-        r"both_orders|BothOrders|\bORDER_[A-Z]|order_agreement|other_order", "curation/stages/both_orders"
-    ),
+    "both orders": Pattern(r"both_orders|BothOrders|\bORDER_[A-Z]|order_agreement|other_order"),
     "content-free calibration": Pattern(
         r"(?i)content.?free|\bblanks\b|FIRST_BLANK|is_calibrated|domain\.calibrate\b",
     ),

@@ -11,9 +11,9 @@ from curation.config import DomainConfig, SelectionConfig
 from curation.domains import Domain, get_domain
 from curation.extras.quotas.division import Classes
 from curation.refs import TableRef
-from curation.stages.budget import ScoredSplit
 from curation.stages.chooser import SelectJob
 from curation.stages.gold import GoldTexts
+from curation.stages.pool_scores import ScoredSplit
 from curation.tables import schemas
 
 SEED = 5

@@ -13,9 +13,9 @@ from curation.domains.math import Math
 from curation.refs import TableRef
 from curation.rundir.graph import Position
 from curation.rundir.manifest import Manifest
-from curation.stages.budget import ScoredSplit
 from curation.stages.chooser import SelectJob
 from curation.stages.gold import GoldTexts
+from curation.stages.pool_scores import ScoredSplit
 from curation.stages.select import select
 from curation.tables import io, schemas
 

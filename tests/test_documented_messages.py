@@ -152,11 +152,14 @@ def too_small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lost_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow as pa
+
     from curation.refs import TableRef
     from curation.stages import deal, prepare
 
-    counts = {"pool": deal.SplitCounts(rows=9, errors={})}
-    prepare._check({"pool": TableRef(uri="pool.lance", version=1)}, counts, {"pool": 10})
+    counts = {"pool": prepare.SplitCounts(rows=9, errors={})}
+    job = deal.DealJob(sources={}, tables={"pool": deal.SplitTable("pool.lance", pa.schema([]), 10)})
+    prepare._check(job, {"pool": TableRef(uri="pool.lance", version=1)}, counts)
 
 
 def denied(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ class TrainingRecord:
     """The number of rows trained on."""
     num_dropped: int
     """The number of given rows that were dropped as longer than ``max_length``. 0 for a student that teaches,
-    because :mod:`curation.stages.length` excludes such rows before the selection."""
+    because :mod:`curation.stages.gold` excludes such rows before the selection."""
     num_epochs: int
     """The number of passes over the rows, computed from all given rows, including dropped ones."""
     losses: list[float]

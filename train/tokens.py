@@ -1,6 +1,6 @@
 """Prompts and completions as the token ids that a model is trained on.
 
-Training and the stage that finds over-long rows (:mod:`curation.stages.length`) both count tokens with this module. It
+Training and the stage that finds over-long rows (:mod:`curation.stages.gold`) both count tokens with this module. It
 imports neither torch nor transformers: callers pass the tokenizer.
 """
 

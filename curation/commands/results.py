@@ -15,7 +15,7 @@ from curation.pipeline.grading import choose_grading_stage
 from curation.pipeline.numbers import find_verdict
 from curation.refs import TableRef
 from curation.rundir.graph import Stage
-from curation.stages.numbers import read_numbers
+from curation.stages.handover import read_numbers
 from curation.stages.score import Score
 from curation.storage.json_files import read_json
 from curation.storage.paths import to_place

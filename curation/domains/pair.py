@@ -46,7 +46,7 @@ class AnswerPair(Domain):
             one that is likelier after the prompt, by the sum of its tokens' log-probabilities
             (``decoding.normalise_options: false``) or their mean.
         both_orders: ask a judge about both orders of the answers, which takes twice the time; the second answer is the
-            number ``order_agreement`` (:mod:`curation.stages.both_orders`), and the first one the label.
+            number ``order_agreement`` (:mod:`curation.stages.label_chunks`), and the first one the label.
         guidelines: the first paragraph of the question: what makes an answer better.
         cue: the last line of the question, which "A" or "B" completes.
     """

@@ -22,10 +22,8 @@ from curation.metrics.shift import MAX_ROWS
 from curation.pipeline.roles import describe_teacher_use
 from curation.refs import ModelRef
 from curation.rundir.graph import Out, Outputs, Stage, order_stages
-from curation.stages.asking import TeacherUse
-from curation.stages.gating import GateRule
-from curation.stages.label import Label
-from curation.stages.read import Read
+from curation.stages.asking import GateRule, TeacherUse
+from curation.stages.label import Label, Read
 from curation.storage.paths import Place
 
 CUT = "cut"

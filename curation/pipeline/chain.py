@@ -25,8 +25,8 @@ from curation.report.record import PREDECESSOR
 from curation.rundir.graph import Model, Out, Position, Stage, Table, order_stages
 from curation.sources import compute_split_sizes
 from curation.stages.handover import GoOn, HoldOut
+from curation.stages.overlap import FindRepeats
 from curation.stages.prepare import Prepare
-from curation.stages.repeats import FindRepeats
 
 Fields = JsonView
 """The fields of a ``report.GenerationRecord``, as outputs of stages."""

@@ -20,16 +20,14 @@ from curation.registry import METHODS
 from curation.rundir.graph import Out, Stage
 from curation.signals import ASKS_UNADAPTED, SIGNALS
 from curation.stages.asking import TeacherUse
-from curation.stages.budget import ScoredSplit
 from curation.stages.chooser import ChoiceInputs, collect_declared
 from curation.stages.fit import FitTrust, Search, find_closed_classes, get_search_share, list_stored_states
-from curation.stages.label import Label
-from curation.stages.length import Limit, MeasureLength
-from curation.stages.read import Read
+from curation.stages.gold import Limit, MeasureLength
+from curation.stages.label import Label, Read
+from curation.stages.pool_scores import ScoredSplit
 from curation.stages.rollouts import RollOut
 from curation.stages.score import Score
-from curation.stages.select import Select
-from curation.stages.selected import WritePreferences
+from curation.stages.select import Select, WritePreferences
 from curation.stages.shift import MeasureSelectedShift, MeasureShift, MeasureTextShift
 from curation.stages.signal import Judge, MeasureSignal
 from curation.trust.parts import read_by

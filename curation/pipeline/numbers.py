@@ -16,7 +16,7 @@ from curation.rundir.graph import Position, Stage
 from curation.rundir.manifest import Manifest, StageRecord
 from curation.rundir.run import Run
 from curation.rundir.status import Status, iter_statuses
-from curation.stages.numbers import ComputeNumbers, read_numbers
+from curation.stages.handover import ComputeNumbers, read_numbers
 from curation.stages.preview import find_possible_groups, preview
 from curation.storage.inside import from_record
 from curation.storage.json_files import read_json

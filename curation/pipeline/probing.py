@@ -16,7 +16,7 @@ from curation.passes.run import make_dataset
 from curation.refs import ModelRef, TrustRef, fingerprint
 from curation.registry import BACKENDS
 from curation.rundir.graph import Known, Out, Stage, Unknown, get_recorded, resolve_outputs, to_plain_json
-from curation.signals.measure import make_asks
+from curation.signals import make_asks
 from curation.sources import NOTHING, Assignment, SourceFile, make_assignment, read_rows_at
 from curation.sources.sample import SampledRow
 from curation.stages.asking import AskModel
@@ -24,7 +24,7 @@ from curation.stages.deal import POOL, make_example_table
 from curation.stages.label import Label
 from curation.stages.label_chunks import LabelJob
 from curation.stages.probe import SECONDS, MeasuredCost, Population, choose_num_actors, probe
-from curation.stages.reduce import ScoredOnly
+from curation.stages.score import ScoredOnly
 from curation.stages.signal import MeasureSignal
 from curation.storage.paths import Place
 from curation.tables import io

@@ -15,7 +15,7 @@ from curation.models.dtypes import resolve_compute_dtype, resolve_dtype
 from curation.refs import ModelRef
 from curation.rundir.graph import Model, Out, Position, Table
 from curation.stages.asking import SettleBackend, TeacherUse
-from curation.stages.repeats import FindRepeats
+from curation.stages.overlap import FindRepeats
 from curation.stages.training import Adapt, MakeBase, Training
 
 JUDGE, READER = "the judge", "the reader of a server's answers"

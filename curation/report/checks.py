@@ -1,7 +1,7 @@
 """Checks on rows for the verdict: near-copies, a baseline without a teacher, the accuracy of a guess, short options.
 
 Near-copies are selected rows of one label whose questions differ by a few characters; exact repeats are found earlier
-(``curation.stages.repeats``). Texts are compared by their sets of character 5-grams, whose Jaccard similarity is
+(``curation.stages.overlap``). Texts are compared by their sets of character 5-grams, whose Jaccard similarity is
 estimated by MinHash (Broder 1997); rows whose signatures share a band are compared (Leskovec, Rajaraman and Ullman,
 "Mining of Massive Datasets", 3.4). 5-grams that many labelled rows share, such as those of a prompt's frame, do not
 count. Tasks whose questions follow a few patterns have near-copies among labelled rows, too, so the share among as many

@@ -68,13 +68,13 @@ class GenerationRecord:
     """Grades by split with known gold labels (schema ``schemas.GRADES``); of the pool only with an audit set."""
     trust: TrustRef
     trust_fit: JsonView
-    """Summary of the fit (``curation.stages.fit.describe_fit``)."""
+    """Summary of the fit (``curation.stages.fit.FitTrust``)."""
     selections: Mapping[str, TableRef]
     """Selections by arm (schema ``schemas.SELECTION``)."""
     formats: Mapping[str, JsonView]
     """``curation.stages.select.Selection`` as JSON, by arm; the report shows the fields in ``FORMAT``."""
     budget: JsonView
-    """``curation.stages.budget.ComputedBudget`` as JSON."""
+    """``curation.stages.pool_scores.ComputedBudget`` as JSON."""
     shift: JsonView
     """``curation.metrics.shift.Shift`` between a split and the pool as JSON, by split."""
     tests: Mapping[str, Sequence[TableRef]]
@@ -86,9 +86,9 @@ class GenerationRecord:
     unread: Mapping[str, int]
     """Number of pool rows whose signal could not be read, by signal."""
     too_long: Mapping[str, JsonView]
-    """``curation.stages.length.TooLong`` as JSON by split; empty if nothing was trained."""
+    """``curation.stages.gold.TooLong`` as JSON by split; empty if nothing was trained."""
     repeats: JsonView
-    """``curation.stages.repeats.RepeatCounts`` of the pool as JSON."""
+    """``curation.stages.overlap.RepeatCounts`` of the pool as JSON."""
     training: Mapping[str, JsonView]
     """``train.models.TrainingRecord`` as JSON, by arm with a student."""
     students: Mapping[str, JsonView] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class GenerationRecord:
     dropped: Mapping[str, str] = field(default_factory=dict)
     """Arms that dropped out because they could not be measured, with the reason in words."""
     preferences: Mapping[str, JsonView] = field(default_factory=dict)
-    """``curation.stages.selected.WrittenRows`` as JSON, by arm; empty if the pool's rows are no pairs."""
+    """``curation.stages.select.WrittenRows`` as JSON, by arm; empty if the pool's rows are no pairs."""
     further_tests: Mapping[str, Mapping[str, Sequence[TableRef]]] = field(default_factory=dict)
     """Further ``tests``, by decoding of ``evaluation.also``."""
     features: Mapping[str, JsonView] = field(default_factory=dict)
@@ -183,7 +183,7 @@ class RunInputs:
     prepare_counts: Mapping[str, JsonView]
     """Counts by split: ``rows`` read (error rows too) and ``errors`` by kind."""
     overlap: JsonView
-    """Questions that splits share, and how they were handled: ``stages.dropping.Overlap`` as JSON."""
+    """Questions that splits share, and how they were handled: ``stages.deal.Overlap`` as JSON."""
     groups: Sequence[PossibleGroups] = ()
     """Columns of the files that may divide rows into groups; empty if the files can no longer be read."""
 

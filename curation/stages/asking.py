@@ -1,18 +1,22 @@
 """Stages that ask a model: its settings, its actors, and the backend that ``auto`` resolves to."""
 
 import math
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import PurePath
-from typing import Self
+from typing import ClassVar, NamedTuple, Protocol, Self
 
+import pyarrow as pa
+
+from curation.arrays import Bools, Floats
 from curation.cluster import nodes
 from curation.config import AskConfig, DecodingConfig
 from curation.heavy import ray
 from curation.json_types import Json, JsonView
-from curation.passes.job import PassOptions, PassResult
+from curation.passes.job import ChunkWorker, PassOptions, PassResult, Row, count_errors
 from curation.passes.run import make_dataset
 from curation.refs import ModelRef, fingerprint
 from curation.registry import BACKENDS
@@ -20,8 +24,11 @@ from curation.rundir.graph import Done, In, Inputs, Out, Stage, setting, to_plai
 from curation.rundir.hosts import Host
 from curation.rundir.run import Task
 from curation.stopping import wait_for_call
+from curation.tables import commits, schemas
 from curation.tasks import find_root_error
+from curation.teachers import Gate, Request
 from curation.teachers.vllm_choice import BackendChoice, choose_backend
+from curation.telemetry.metrics import Telemetry
 
 
 class TeacherUse(Inputs):
@@ -150,6 +157,24 @@ class AskModel(Stage):
         return Host(name=name, kind=kind, shared=True)
 
 
+class RowsWorker(ChunkWorker[list[Json]]):
+    """A base of workers whose result is a JSON row of one table for each row, which has an ``error`` if it failed."""
+
+    def __init__(self, telemetry: Telemetry, uri: str, schema: pa.Schema) -> None:
+        self._telemetry, self._uri, self._schema = telemetry, uri, schema
+
+    def give_up(self, rows: list[Row], error: str) -> list[Json]:
+        """Return a row without values for each row."""
+        return [{"row_id": row["row_id"], "error": error} for row in rows]
+
+    def write(self, parts: list[list[Json]], note: Json) -> pa.Table:
+        """Write one fragment; return its row of ``commits.WRITTEN``."""
+        rows = [row for part in parts for row in part]
+        note = note | count_errors(self._telemetry, (row["error"] for row in rows if row.get("error")))
+        table = pa.Table.from_pylist(rows, schema=self._schema)
+        return commits.write_fragment(table, self._uri, self._schema, note=note)
+
+
 class SettleBackend(Stage):
     """A stage that chooses the backend of a model if ``teacher.backend: auto`` leaves it open (:func:`choose`)."""
 
@@ -176,3 +201,59 @@ def choose(ask: AskConfig, model: ModelRef | None) -> BackendChoice:
     except ray.exceptions.RayTaskError as error:
         raise find_root_error(error) from None
     return choice
+
+
+class LabelGate(Gate, Protocol):
+    """A rule in a process, which the teacher asks and which fills in the columns of the rule."""
+
+    def check(self, request: Request) -> None:
+        """Refuse a request that the rule does not apply to, by a ``ConfigError``."""
+
+    def add_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows that the teacher has answered or dropped, with the columns of the rule."""
+        ...
+
+
+class PassingTest(NamedTuple):
+    """A function that tells which rows would pass a rule, bool [N], and the states, [N, D] each, that it reads."""
+
+    states: tuple[str, ...]
+    passes: Callable[[Mapping[str, Floats]], Bools]
+
+
+class GateRule(ABC):
+    """A base of rules; a subclass is a frozen dataclass, which is part of cache keys and pickled to every actor."""
+
+    key: ClassVar[str]
+    """Name of the rule in cache keys."""
+    score: ClassVar[str]
+    """Column of the labels with the number that decides, float32; null for error rows and for rows let through."""
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The columns that the rule adds to the labels."""
+        return pa.schema([pa.field(self.score, pa.float32()), pa.field(schemas.DROPPED, pa.bool_(), nullable=False)])
+
+    @abstractmethod
+    def make_gate(self, states: Sequence[str]) -> LabelGate:
+        """Return the gate of a process whose teacher keeps these states; raise ``ConfigError`` if it lacks one."""
+
+    @abstractmethod
+    def load_test(self) -> PassingTest:
+        """Return the test of which rows would pass."""
+
+    @abstractmethod
+    def describe(self, asked: int, dropped: int) -> str:
+        """Describe the effect: of ``asked`` rows so many were dropped."""
+
+
+class GatedStage(Stage):
+    """A base of stages whose rows may have to pass a rule, which is part of the cache key under its own name."""
+
+    gate: GateRule | None = None
+
+    @property
+    def inputs(self) -> JsonView:
+        """The arguments on which the outputs depend."""
+        found = {name: value for name, value in super().inputs.items() if name != "gate"}
+        return found if self.gate is None else {**found, self.gate.key: self.gate}

@@ -4,13 +4,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from functools import cache, cached_property, partial
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from curation.arms import ARMS, TOP, TRUST, Arm
-from curation.arrays import Float64s, Int64s
+from curation.arrays import Int64s
 from curation.config import DomainConfig, SelectionConfig
 from curation.domains import attempt, get_domain
 from curation.domains.grading import read_grades
@@ -19,22 +19,25 @@ from curation.errors import RunFailedError
 from curation.features import features
 from curation.hashing import derive
 from curation.refs import ModelRef, TableRef
-from curation.registry import load_code
+from curation.registry import check_options, load_code
 from curation.rundir.graph import In, InEach, Inputs
 from curation.selection import Candidates, Cut, Selector
+from curation.selection import budget as rules
 from curation.selection.capped import Capped
 from curation.selection.quotas import assign_bins
 from curation.selection.top_n import check
-from curation.stages.budget import ComputedBudget, ScoredSplit
 from curation.stages.gold import Gold, GoldTexts
-from curation.stages.pool_scores import Groups, PoolScores
-from curation.stages.rows import NO_IDS, find_places, read_id_bitmap, read_ids
-from curation.stages.selected import PART_ROWS
+from curation.stages.pool_scores import ComputedBudget, Groups, PoolScores, ScoredSplit
+from curation.stages.rows import NO_IDS, PART_ROWS, find_places, read_id_bitmap, read_ids, read_sorted_ids
 from curation.stages.signal import LABELLED
 from curation.tables import io, scans
 from curation.tables.row_ids import find_missing_ids
+from curation.tables.schemas import CLUSTER
+from curation.trust.parts import find_independent
 
 T = TypeVar("T")
+GROUPED = "; one calibration row of a group counts, and groups in proportion to their rows (splits.group)"
+"""Text appended to the guarantee of a budget if rows have groups."""
 
 
 class ChoiceInputs(Inputs):
@@ -122,12 +125,70 @@ class SelectJob(ChoiceInputs):
         return Gold(self.texts, audit=self.audit, labels=self.labels, grades=self.grades)
 
 
-class ArmRows(NamedTuple):
-    """The rows of an arm; ``threshold`` is the raw score of the last row."""
+def resolve(job: SelectJob) -> ComputedBudget:
+    """Compute the number of rows to select from the pool, by the budget's rule; gold labels are read only as counts.
 
-    row_ids: Iterable[Int64s]
-    """Row ids in parts, best first; can be read only once."""
-    threshold: float | None
+    Rows of ``too_long`` are never selected, so rules that count rows (right weak labels, rows above a threshold) skip
+    them; all count the rows of a question in ``repeats`` once. Rows whose label is unseen rank last. A ``share`` is one
+    of all labelled rows, including those that a gate dropped.
+
+    Raises:
+        BudgetError: the budget is 0.
+        ConfigError: the calibration cannot be used.
+    """
+    config, seed = job.selection.budget, derive(job.seed, "risk")
+    scores = PoolScores(
+        labels=job.labels,
+        trust=ARMS[config.reference].trust,
+        seed=seed,
+        too_long=job.too_long,
+        repeats=job.repeats,
+        seen=None if job.seen is None else job.seen.labels,
+    )
+    reads, num_right = config.declared.reads, None
+    made_by = load_code(config.declared.counted_by)
+    check_options(f"selection.budget.{config.rule}", made_by, **config.options)
+    rule: rules.BudgetRule = made_by(**config.options)
+    if "right" in reads:
+        assert job.grades is not None, "RunConfig refuses an oracle budget without an audit set"
+        num_right = 0
+        out_M = np.union1d(read_sorted_ids(job.too_long), scores.copies_M)
+        for batch in io.open_table(job.grades).to_batches(columns=["row_id"], filter="correct = true"):
+            num_right += int((~np.isin(batch.column("row_id").to_numpy(), out_M)).sum())
+    calibration = job.calibration
+    count = rule.count(
+        rules.Pool(
+            num_rows=scores.num_rows + io.count_dropped(job.labels) - len(scores.copies_M),
+            num_right=num_right,
+            scores=scores if "scores" in reads else None,
+            measured=_collect_graded(scores, job.measured) if "measured" in reads else None,
+            calibration=_collect_graded(scores, calibration, distinct=True) if "calibration" in reads else None,
+            classes=get_domain(job.domain).closed_labels(),
+            seed=seed,
+        )
+    )
+    graded = None if calibration is None else calibration.grades
+    if count.risk is not None and graded is not None and CLUSTER.name in io.open_table(graded).schema.names:
+        count.risk["guarantee"] += GROUPED
+    return ComputedBudget(**count._asdict(), rule=config.rule, reference=config.reference, oracle=config.needs_gold)
+
+
+def _collect_graded(pool: PoolScores, scored: ScoredSplit | None, *, distinct: bool = False) -> rules.GradedScores:
+    """Return the graded rows of a labelled split, with NaN as the score of rows that cannot be selected.
+
+    ``distinct`` keeps only rows that count as independent draws (``curation.trust.parts.find_independent``).
+    """
+    assert scored is not None and scored.grades is not None, "splits that a budget reads are labelled and graded"
+    scores = replace(pool, labels=scored.labels, too_long=scored.too_long, repeats=None, seen=None)
+    candidates, trust_N, graded = scores.candidates(), scores.trust_of_all(), read_grades(scored.grades)
+    place_M = find_places(candidates.row_ids_N, graded.row_ids_N)
+    raw_M = candidates.raw_score_N[place_M].astype(np.float32, copy=False)
+    found = rules.GradedScores(raw_M, trust_N[place_M], graded.correct_N)
+    if not distinct:
+        return found
+    label_M = io.take(scored.labels, graded.row_ids_N, ["label"])["label"].to_numpy()
+    independent = find_independent(graded.question_N, graded.row_ids_N, graded.cluster_N)
+    return found._replace(label_M=label_M).subset(independent)
 
 
 class RowDivision(ABC, Generic[T]):
@@ -170,25 +231,50 @@ class Chooser:
         self._divisions = [(job.divisions[name], value) for name, value in budget.divided.items()]
         self._ties = derive(job.seed, "ties")
 
-    def taken(self, arm: Arm) -> ArmRows:
-        """Return the rows of an arm, best first; an arm that takes its top rows streams them without holding them."""
-        is_top = self._n and arm.rule == TOP and not arm.gold
-        left = self._divide(arm, self._n) if is_top else None
-        if is_top and left is None:
-            scores = self.scores(arm)
-            bound = scores.bound(self._n, self._ties)
-            return ArmRows(scores.ranked(bound), bound.score)
-        cut = self.cut(arm) if left is None else _make_cut(left)
-        return ArmRows([cut.row_ids_n], cut.threshold)
+    def taken(self, arm: Arm) -> tuple[Iterable[Int64s], float | None]:
+        """Return the row ids of an arm in parts, best first, which can be read only once, and the last raw score.
+
+        An arm that takes its top rows streams them without holding them.
+        """
+        if self._n and arm.rule == TOP and not arm.gold:
+            return self._stream_top(arm)
+        cut = self.cut(arm)
+        return [cut.row_ids_n], cut.threshold
+
+    def _stream_top(self, arm: Arm) -> tuple[Iterable[Int64s], float | None]:
+        if (left := self._divide(arm, self._n)) is not None:
+            return [left.row_ids_n], float(left.score_n[-1])
+        scores = self.scores(arm)
+        bound = scores.bound(self._n, self._ties)
+        return scores.ranked(bound), bound.score
 
     def cut(self, arm: Arm) -> Cut:
-        """Return the rows of an arm, in rank order."""
-        if not self._n:
-            return Cut(row_ids_n=NO_IDS, threshold=None)
-        return self._cut_gold(arm) if arm.gold else self._find_cut(arm)
+        """Return the rows of an arm, in rank order; of a gold arm fewer than the budget if too few can be taught.
 
-    def _find_cut(self, arm: Arm) -> Cut:
-        return self.top(arm) if arm.rule == TOP else self._apply_rule(arm, self.candidates(arm), self._n)
+        A gold arm that draws takes the first rows of the draw that can be taught. One that ranks takes the rows of its
+        weak twin, without those that cannot be taught; replacing them would make a different selection.
+        """
+        nothing = Cut(row_ids_n=NO_IDS, threshold=None)
+        if not self._n:
+            return nothing
+        if not arm.gold or arm.ranked or self._job.texts.source in ("answer", "label"):
+            found = self.top(arm) if arm.rule == TOP else self._apply_rule(arm, self.candidates(arm), self._n)
+            return replace(found, row_ids_n=self._keep_teachable(found.row_ids_n)) if arm.gold else found
+        if arm.rule != TOP:
+            candidates = self.candidates(arm)
+            unteachable_N = find_missing_ids(candidates.row_ids_N, self._gold.teachable)
+            raw_score_N = np.where(unteachable_N, np.nan, candidates.raw_score_N)
+            num = min(self._n, int(np.isfinite(raw_score_N).sum()))
+            return self._apply_rule(arm, replace(candidates, raw_score_N=raw_score_N), num) if num else nothing
+        scores = self.scores(arm)
+        if (left := self._divide(arm, scores.num_rows)) is not None:
+            return Cut(row_ids_n=self._keep_teachable(left.row_ids_n)[: self._n], threshold=None)
+        scores = replace(scores, only=self._gold.labelled & self._gold.teachable)
+        num_taught = scores.num_scored
+        return scores.top(min(self._n, num_taught), self._ties) if num_taught else nothing
+
+    def _keep_teachable(self, row_ids_n: Int64s) -> Int64s:
+        return row_ids_n[~find_missing_ids(row_ids_n, self._gold.teachable)]
 
     def _apply_rule(self, arm: Arm, candidates: Candidates, num: int) -> Cut:
         rule: Selector = load_code(arm.rule.made_by)()
@@ -247,22 +333,26 @@ class Chooser:
         if "stratum" in arm.rule.reads:
             read |= {"stratum_N": self.bin_N, "num_strata": num_strata}
         if "accuracy" in arm.rule.reads:
-            read["accuracy_S"] = self._compute_bin_accuracy(num_strata)
+            # The share of right labels in each bin: the weights of the paper's distribution-aware draw.
+            assert self._job.grades is not None, "RunConfig refuses an oracle without an audit set"
+            graded = read_grades(self._job.grades)
+            bin_M = self.bin_N[find_places(self._row_ids_N, graded.row_ids_N)]
+            right_S = np.bincount(bin_M, graded.correct_N, minlength=num_strata)
+            read["accuracy_S"] = np.asarray(right_S / np.maximum(np.bincount(bin_M, minlength=num_strata), 1))
         if "reference" in arm.rule.reads:
             read["reference_M"] = self.cut(ARMS[self._job.selection.budget.reference]).row_ids_n
         return replace(candidates, **read)
 
-    def num_left(self, arm: Arm) -> int:
-        """Return how many rows the divisions leave to an arm, at most n; ``BudgetError`` if n rows have no score."""
-        if (found := self._divide(arm, self._n)) is None:
-            return self._n
-        check(self._n, found.num_scored, found.num_rows)
-        return len(found)
+    def num_left(self, arm: Arm, *, of_top: bool = False) -> int:
+        """Return how many rows the divisions leave to an arm, at most n, or how many of its n best rows.
 
-    def num_left_of_top(self, arm: Arm) -> int:
-        """Return how many of the n best rows of an arm the divisions leave."""
+        ``BudgetError``: n rows have no score.
+        """
         if (found := self._divide(arm, self._n)) is None:
             return self._n
+        if not of_top:
+            check(self._n, found.num_scored, found.num_rows)
+            return len(found)
         bound = self.scores(arm).bound(self._n, self._ties)
         return int(bound.passes(found.row_ids_n, found.score_n.astype(np.float32)).sum())
 
@@ -275,36 +365,10 @@ class Chooser:
     def _gold(self) -> Gold:
         return self._job.gold
 
-    def _cut_gold(self, arm: Arm) -> Cut:
-        """Return a gold arm's rows: fewer than the budget if too few can be taught.
-
-        An arm that draws takes the first rows of the draw that can be taught. An arm that ranks takes the rows of its
-        weak twin, without those that cannot be taught; replacing them would make a different selection.
-        """
-        if arm.ranked or self._job.texts.source in ("answer", "label"):
-            cut = self._find_cut(arm)
-            return replace(cut, row_ids_n=cut.row_ids_n[~find_missing_ids(cut.row_ids_n, self._gold.teachable)])
-        if arm.rule != TOP:
-            candidates = self.candidates(arm)
-            unteachable_N = find_missing_ids(candidates.row_ids_N, self._gold.teachable)
-            raw_score_N = np.where(unteachable_N, np.nan, candidates.raw_score_N)
-            num = min(self._n, int(np.isfinite(raw_score_N).sum()))
-            if not num:
-                return Cut(row_ids_n=NO_IDS, threshold=None)
-            return self._apply_rule(arm, replace(candidates, raw_score_N=raw_score_N), num)
-        scores = self.scores(arm)
-        if (left := self._divide(arm, scores.num_rows)) is not None:
-            ids_M = left.row_ids_n
-            return Cut(row_ids_n=ids_M[~find_missing_ids(ids_M, self._gold.teachable)][: self._n], threshold=None)
-        scores = replace(scores, only=self._gold.labelled & self._gold.teachable)
-        if not (num_taught := scores.num_scored):
-            return Cut(row_ids_n=NO_IDS, threshold=None)
-        return scores.top(min(self._n, num_taught), self._ties)
-
     def top(self, arm: Arm) -> Cut:
         """Return the best rows of an arm."""
-        left = self._divide(arm, self._n)
-        return self.scores(arm).top(self._n, self._ties) if left is None else _make_cut(left)
+        parts, threshold = self._stream_top(arm)
+        return Cut(row_ids_n=np.concatenate([*parts]), threshold=threshold)
 
     def _divide(self, arm: Arm, n: int) -> Capped | None:
         """Return the n best rows of an arm that its divisions leave, or fewer; None if nothing divides its rows."""
@@ -314,15 +378,3 @@ class Chooser:
         for division, value in self._divisions:
             groups = division.group(arm, scores, n, value, groups)
         return None if groups is None else scores.grouped(groups, n, self._ties)
-
-    def _compute_bin_accuracy(self, num_strata: int) -> Float64s:
-        """Return the share of right labels in each bin: the weights of the paper's distribution-aware draw."""
-        assert self._job.grades is not None, "RunConfig refuses an oracle without an audit set"
-        graded = read_grades(self._job.grades)
-        bin_M = self.bin_N[find_places(self._row_ids_N, graded.row_ids_N)]
-        right_S = np.bincount(bin_M, graded.correct_N, minlength=num_strata)
-        return np.asarray(right_S / np.maximum(np.bincount(bin_M, minlength=num_strata), 1))
-
-
-def _make_cut(left: Capped) -> Cut:
-    return Cut(row_ids_n=left.row_ids_n, threshold=float(left.score_n[-1]))

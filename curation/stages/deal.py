@@ -1,32 +1,60 @@
-"""The tasks of the prepare stage, each of which writes one chunk of the input files to the tables of the splits.
+"""The tables of the splits in the prepare stage: tasks write them, and a question that is in two splits is handled.
 
-Rows that cannot be used are counted by kind, reported, and refused if they are too many.
+A task writes one chunk of the input files. Of a question that is in two splits, the run is refused, a row is removed,
+or both are kept and counted. Rows are removed by Lance's deletion, which keeps the order of the others and commits once
+per table. Before the first deletion, the rows to delete are listed in ``overlap.json`` beside the tables, from which an
+interrupted run continues, because the tables no longer show what they showed at first.
 """
 
+import base64
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
+from typing import NamedTuple, Self
 
+import lance
 import numpy as np
 import pyarrow as pa
+from lance.fragment import FragmentMetadata
+from pyroaring import BitMap64
 
 from curation.arrays import Int64s
 from curation.config import DomainConfig
 from curation.domains import Domain, attempt, load_domain
-from curation.errors import RowError, SourceError, get_error_kind
+from curation.errors import REFUSALS, CommitError, RowError, SourceError
 from curation.escaping import format_error, quote_text
+from curation.heavy import ray
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.sources import Assignment, Stretch, as_kept, compute_cluster, get_row_ids, read_rows, to_raw_rows
-from curation.stopping import iter_checked
+from curation.stages.overlap import Compared, OverlapRows
+from curation.storage.lease import Guard, guard_nothing
+from curation.storage.paths import Place, write_atomically
 from curation.tables import commits, io, schemas
+from curation.tables.row_ids import make_bitmap
+from curation.tasks import run_in_tasks
 
 POOL, AUDIT = "pool", "audit"
 NO_AUDIT = (
     "keeps gold labels of the pool, but none of its {rows} rows has one; give rows with gold labels, or set audit: "
     "false (and drop what needs it: gold arms, oracle budgets)"
 )
+HELD_OUT = ("test", "probe-")
+"""Beginnings of the names of splits that models and trust are measured on, and never trained on."""
+WORDS = {"same": "the same", "permuted": "with permuted options", "near_copy": "near-copies with another option"}
+ORDER = "test, calibration, probes, shots, source, adapt, pool"
+MEND = (
+    "remove repeated rows from the input files, take both splits from one source that holds each question once, or set "
+    f"splits.overlap: drop (takes such rows out of the split that comes later in {ORDER}) or splits.overlap: report "
+    "(keeps and counts them)"
+)
+MEND_ADDED = (
+    "rows stay in the splits that they have: take the new split from rows that are in no other split, or set "
+    "splits.overlap: drop (leaves such rows out of the new split) or splits.overlap: report (keeps and counts them)"
+)
+"""Remedy that a message names if a split is added to a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,18 +70,20 @@ class DealtSource:
     kept: tuple[pa.Field, ...] = ()
 
 
+class SplitTable(NamedTuple):
+    """A table to write, and the number of rows that it has when it is complete."""
+
+    uri: str
+    schema: pa.Schema
+    rows: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class DealJob:
     """The settings of a task; pickled to every task."""
 
     sources: dict[str, DealtSource]
-    uris: dict[str, str]
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows in all tables."""
-        of_sources = ((source, list(source.assignment.counts.values())) for source in self.sources.values())
-        return sum(counts[place] for source, counts in of_sources for place in find_targets(self, source).values())
+    tables: dict[str, SplitTable]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +107,8 @@ def make_table_schema(
 
 def find_targets(job: DealJob, source: DealtSource) -> dict[str, int]:
     """Return the tables that a source fills, with the index of each table's split in the source's assignment."""
-    places = {name: place for place, name in enumerate(source.assignment.counts) if name in job.uris}
-    return places | ({AUDIT: places[POOL]} if AUDIT in job.uris and POOL in places else {})
+    places = {name: place for place, name in enumerate(source.assignment.counts) if name in job.tables}
+    return places | ({AUDIT: places[POOL]} if AUDIT in job.tables and POOL in places else {})
 
 
 def assign_chunk(source: DealtSource, chunk: SourceChunk) -> tuple[Int64s, Int64s]:
@@ -87,77 +117,67 @@ def assign_chunk(source: DealtSource, chunk: SourceChunk) -> tuple[Int64s, Int64
     return ids_N, source.assignment.split_of(chunk.offset + np.arange(len(ids_N), dtype=np.int64))
 
 
-@dataclass
-class _ReadRow:
-    example: Json | None
-    problem: str
-    """Why the row cannot be read, or empty; so of the gold label and the solution."""
-    gold: str | None = None
-    gold_problem: str = ""
-    solution: str | None = None
-    solution_problem: str = ""
-    cluster: int | None = None
-
-
 def assign_splits(chunk: SourceChunk, job: DealJob) -> pa.Table:
     """Write a chunk's rows to the tables of their splits; return one row of ``commits.WRITTEN`` per table."""
     source = job.sources[chunk.source]
     domains = {name: load_domain(domain) for name, domain in source.domains.items()}
-    names, clustered = list(source.assignment.counts), source.group is not None
     ids_N, place_N = assign_chunk(source, chunk)
-    places, domain_of = find_targets(job, source), domains | ({AUDIT: domains[POOL]} if POOL in domains else {})
-    schema_of = {
-        name: make_table_schema(domain_of[name], name, clustered=clustered, kept=source.kept) for name in chunk.targets
-    }
+    names, places = list(source.assignment.counts), find_targets(job, source)
     parts: dict[str, list[pa.Table]] = {name: [] for name in chunk.targets}
     start = 0
     for batch in chain.from_iterable(read_rows(part.file, part.start, part.stop) for part in chunk.parts):
         own_B, ids_B = place_N[start : start + batch.num_rows], ids_N[start : start + batch.num_rows]
         start += batch.num_rows
-        taken = np.flatnonzero(np.isin(own_B, [places[name] for name in chunk.targets]))
-        rows: dict[int, _ReadRow] = {}
-        for row, values in zip(taken.tolist(), to_raw_rows(batch.take(pa.array(taken))), strict=True):
-            split = names[own_B[row]]
-            rows[row] = _read(domains[split], values, split, audited=split == POOL and AUDIT in chunk.targets)
-            if source.group is not None:
-                rows[row].cluster = compute_cluster(values.get(source.group))
-        for name, schema in schema_of.items():
-            mine = np.flatnonzero(own_B == places[name])
-            found = [rows[row] for row in mine.tolist()]
-            table = _make_table(domain_of[name], schema, name, ids_B[mine].tolist(), found)
-            for column in source.kept:
-                kept = as_kept(batch.column(column.name), column.type).take(pa.array(mine))
-                table = table.set_column(schema.get_field_index(column.name), column, kept)
-            parts[name].append(table)
+        for place in dict.fromkeys(places[name] for name in chunk.targets):
+            split, mine = names[place], np.flatnonzero(own_B == place)
+            own, rows = batch.take(pa.array(mine)), list[tuple[Json, Json]]()
+            for row_id, raw in zip(ids_B[mine].tolist(), to_raw_rows(own), strict=True):
+                row, audit = _read(domains[split], raw, split, audited=split == POOL and AUDIT in chunk.targets)
+                if source.group is not None:
+                    row[schemas.CLUSTER.name] = compute_cluster(raw.get(source.group))
+                rows.append((row | {"row_id": row_id}, audit | {"row_id": row_id}))
+            for name in (name for name in chunk.targets if places[name] == place):
+                schema = job.tables[name].schema
+                table = pa.Table.from_pylist([pair[name == AUDIT] for pair in rows], schema=schema)
+                for column in source.kept:
+                    kept = as_kept(own.column(column.name), column.type)
+                    table = table.set_column(schema.get_field_index(column.name), column, kept)
+                parts[name].append(table)
     tables = {name: pa.concat_tables(part) for name, part in parts.items() if sum(map(len, part))}
-    written = [commits.write_fragment(table, job.uris[name], table.schema) for name, table in tables.items()]
+    written = [commits.write_fragment(table, job.tables[name].uri, table.schema) for name, table in tables.items()]
     return pa.concat_tables([commits.WRITTEN.empty_table(), *written])
 
 
 def make_example_table(domain: Domain, name: str, ids: list[int], raws: Sequence[Mapping[str, object]]) -> pa.Table:
     """Return a split's table of raw rows; a row that cannot be read becomes an error row."""
-    rows = [_read(domain, raw, name, audited=False) for raw in raws]
-    return _make_table(domain, make_table_schema(domain, name), name, ids, rows)
+    rows = [_read(domain, raw, name)[0] | {"row_id": row_id} for row_id, raw in zip(ids, raws, strict=True)]
+    return pa.Table.from_pylist(rows, schema=make_table_schema(domain, name))
 
 
-def _read(domain: Domain, raw: Mapping[str, object], name: str, *, audited: bool) -> _ReadRow:
-    """Read a row of the split ``name``, with its gold label unless it is a pool row and not ``audited``."""
+def _read(domain: Domain, raw: Mapping[str, object], name: str, *, audited: bool = False) -> tuple[Json, Json]:
+    """Return a row's values in the table of the split ``name`` and, if it is ``audited``, in the audit table.
+
+    The gold label of a pool row is read only if it is audited.
+    """
     example, problem = attempt(domain.read, raw)
     if example is not None and (problem := find_schema_problem(example, domain.columns)):
         example = None
-    row = _ReadRow(example, problem)
-    if example is None or not (audited or name != POOL):
-        return row
-    gold, problem = attempt(domain.gold, raw)
-    if not problem and (problem := find_schema_problem({"gold": gold}, pa.schema([schemas.GOLD]))):
-        gold = None
-    if gold is not None:
-        reason, failure = attempt(domain.gold_problem, gold, example)
-        problem = reason or failure
-    row.gold, row.gold_problem = None if problem else gold, problem
-    if audited and row.gold is not None:
-        row.solution, row.solution_problem = _read_solution(domain, raw, example, row.gold)
-    return row
+    gold: str | None = None
+    no_gold, audit = "", Json()
+    if example is not None and (audited or name != POOL):
+        gold, no_gold = attempt(domain.gold, raw)
+        if not no_gold and (no_gold := find_schema_problem({"gold": gold}, pa.schema([schemas.GOLD]))):
+            gold = None
+        if gold is not None:
+            reason, failure = attempt(domain.gold_problem, gold, example)
+            no_gold = reason or failure
+        gold = None if no_gold else gold
+        if audited and gold is not None:
+            solution, reason = _read_solution(domain, raw, example, gold)
+            audit = {"gold": gold, "solution": solution, "solution_error": reason or None}
+    if name != POOL and not problem and gold is None:
+        problem = no_gold or "no_gold: the row has no gold label"
+    return {**(example if example is not None and not problem else {}), "gold": gold, "error": problem or None}, audit
 
 
 def _read_solution(
@@ -185,73 +205,165 @@ def find_schema_problem(values: Mapping[str, object], columns: pa.Schema) -> str
     return ""
 
 
-def _make_table(domain: Domain, schema: pa.Schema, name: str, ids: list[int], rows: list[_ReadRow]) -> pa.Table:
-    if name == AUDIT:
-        table = {
-            "row_id": ids,
-            "gold": [row.gold for row in rows],
-            "solution": [row.solution for row in rows],
-            "solution_error": [row.solution_problem or None for row in rows],
-        }
-        return pa.table(table, schema=schema)
-    nothing: Json = dict.fromkeys(domain.columns.names)
-    values = []
-    for row_id, row in zip(ids, rows, strict=True):
-        problem = row.problem
-        if name != POOL and not problem and row.gold is None:
-            problem = row.gold_problem or "no_gold: the row has no gold label"
-        added: Json = {"row_id": row_id, "error": problem or None}
-        if name != POOL:
-            added["gold"] = row.gold
-        if schemas.CLUSTER.name in schema.names:
-            added[schemas.CLUSTER.name] = row.cluster
-        values.append({**(nothing if problem else row.example or nothing), **added})
-    return pa.Table.from_pylist(values, schema=schema)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SplitCounts:
-    """The counts of a split's rows, before rows with questions of other splits are dropped."""
-
-    rows: int
-    errors: dict[str, int]
-    """Error rows by kind; in the audit table, remaining rows without a gold label or with an unusable solution."""
-
-
-def check_usable(refs: Mapping[str, TableRef], counts: Mapping[str, SplitCounts], max_error_rate: float) -> None:
-    """Raise ``SourceError`` for a split with too many error rows, or an audit table without gold labels."""
-    for name, count in counts.items():
-        if name == AUDIT:
-            if count.errors.get("no_gold", 0) == count.rows:
-                raise SourceError(f"splits.audit: {NO_AUDIT.format(rows=f'{count.rows:,}')}")
-        else:
-            check_share("splits", refs[name], count, max_error_rate, split=name)
-
-
-def check_share(section: str, ref: TableRef, count: SplitCounts, max_error_rate: float, *, split: str = "") -> None:
-    """Raise ``SourceError`` if a table has a larger share of error rows than ``max_error_rate`` of this section."""
-    num_bad = sum(count.errors.values())
-    if num_bad > max_error_rate * count.rows:
-        raise SourceError(
-            f"{section}{'.' if split else ''}{split}: {num_bad:,} of {count.rows:,} rows cannot be used "
-            f"({describe_errors(count.errors)}), more than {section}.max_error_rate {max_error_rate}; `curate inspect "
-            f'{ref.uri} --where "error IS NOT NULL"` shows them; fix them, or raise the limit: then they are left out'
-        )
-
-
 def describe_errors(errors: Mapping[str, int]) -> str:
     """Return numbers of error rows by kind as text, the most frequent first."""
     return ", ".join(f"{kind} {number:,}" for kind, number in Counter(errors).most_common())
 
 
-def count_split(ref: TableRef, name: str) -> SplitCounts:
-    """Count the rows and errors of a split's table, or of the audit table."""
-    rows, errors = 0, Counter[str]()
-    problems = "solution_error" if name == AUDIT else "error"
-    columns = [problems, *(["gold"] if name == AUDIT else [])]
-    for batch in iter_checked(io.open_table(ref).scanner(columns=columns).to_batches()):
-        rows += batch.num_rows
-        if name == AUDIT and (num_unknown := batch.column("gold").null_count):
-            errors["no_gold"] += num_unknown
-        errors.update(map(get_error_kind, batch.column(problems).drop_null().to_pylist()))
-    return SplitCounts(rows=rows, errors=dict(errors.most_common()))
+@dataclass(frozen=True, kw_only=True)
+class SplitOverlap:
+    """Rows of the split ``other`` whose question is in ``kept`` too, with counts by rule."""
+
+    kept: str
+    other: str
+    rows: int
+    rules: dict[str, int]
+    fate: str
+    """``dropped`` or ``kept``; a row with matches in several splits is counted in each pair, and dropped once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlap:
+    """Findings and actions of the comparison, as counts of rows."""
+
+    pairs: list[SplitOverlap]
+    dropped: dict[str, int]
+    uncompared: dict[str, dict[str, int]]
+
+    def sentences(self) -> list[str]:
+        """Return sentences for the terminal; empty if there is nothing to report."""
+        sentences = []
+        for pair in self.pairs:
+            rules = describe_rules(pair.rules)
+            sentences.append(f"{pair.rows:,} rows of {pair.other} ask questions of {pair.kept} ({rules}): {pair.fate}")
+        for split, problems in self.uncompared.items():
+            if problems:
+                kinds = ", ".join(f"{kind} {rows:,}" for kind, rows in problems.items())
+                sentences.append(f"{sum(problems.values()):,} rows of {split} could not be compared ({kinds})")
+        return sentences
+
+
+@dataclass(frozen=True)
+class SettledOverlap:
+    """Findings and actions of the comparison, with the ids of the rows to delete by table."""
+
+    overlap: Overlap
+    row_ids: dict[str, BitMap64]
+
+    def save(self, directory: Place) -> None:
+        """Write ``overlap.json`` to the directory of the tables."""
+        ids = {name: base64.b64encode(found.serialize()).decode() for name, found in self.row_ids.items()}
+        content = {"overlap": asdict(self.overlap), "row_ids": ids}
+        write_atomically(directory / "overlap.json", json.dumps(content).encode())
+
+    @classmethod
+    def load(cls, directory: Place) -> Self | None:
+        """Return the content of ``overlap.json``, or None if there is no such file."""
+        try:
+            content = json.loads((directory / "overlap.json").read_bytes())
+        except FileNotFoundError:
+            return None
+        ids = {name: BitMap64.deserialize(base64.b64decode(text)) for name, text in content["row_ids"].items()}
+        pairs = [SplitOverlap(**pair) for pair in content["overlap"]["pairs"]]
+        return cls(Overlap(**{**content["overlap"], "pairs": pairs}), ids)
+
+
+def settle(
+    compared: Compared,
+    mode: str,
+    refs: Mapping[str, TableRef],
+    columns: Mapping[str, Sequence[str]],
+    *,
+    mend: str = MEND,
+) -> SettledOverlap:
+    """Decide the fate of the rows found: splits that models and trust are only measured on may share them.
+
+    Errors show the ``columns`` of an example row and ``mend``, the remedy.
+
+    Raises:
+        SourceError: ``mode`` is ``refuse`` and two splits other than source and pool ask the same question, or a split
+            loses all its rows.
+    """
+    pairs: list[SplitOverlap] = []
+    gone: dict[str, BitMap64] = {}
+    refused: list[OverlapRows] = []
+    for pair in compared.pairs:
+        fate = "dropped"
+        if mode == "report" or (pair.kept.startswith(HELD_OUT) and pair.other.startswith(HELD_OUT)):
+            fate = "kept"
+        elif mode == "refuse" and (pair.kept, pair.other) != ("source", "pool"):
+            refused.append(pair)
+        else:
+            gone.setdefault(pair.other, BitMap64()).update(make_bitmap(pair.row_ids_M))
+        num_rows = len(pair.row_ids_M)
+        pairs.append(SplitOverlap(kept=pair.kept, other=pair.other, rows=num_rows, rules=pair.rules, fate=fate))
+    if refused:
+        first, rule = refused[0], next(iter(refused[0].rules))
+        rows = zip((first.kept, first.other), first.example, strict=True)
+        found = (io.take(refs[name], np.array([row]), columns[name]).to_pylist()[0] for name, row in rows)
+        shown = " and ".join(dict.fromkeys(json.dumps(row, default=str) for row in found))
+        shared = "; ".join(
+            f"{pair.kept} and {pair.other} share questions, {len(pair.row_ids_M):,} rows of {pair.other} "
+            f"({describe_rules(pair.rules)})"
+            for pair in refused
+        )
+        raise SourceError(
+            f"splits {shared}; e.g. row {first.example[0]} of {first.kept} and row {first.example[1]} of "
+            f"{first.other}, {WORDS[rule]}: {shown}; {mend}"
+        )
+    for name, ids in gone.items():
+        healthy = io.count(refs[name], "error IS NULL")
+        if len(ids) == healthy:
+            others = ", ".join(pair.kept for pair in pairs if pair.other == name and pair.fate == "dropped")
+            raise SourceError(
+                f"splits.{name}: splits.overlap: {mode} leaves none of its {healthy} usable rows, as each asks a "
+                f"question of {others}; take the split from rows that are in no other split"
+            )
+    num_dropped = {name: len(ids) for name, ids in gone.items()}
+    return SettledOverlap(Overlap(pairs=pairs, dropped=num_dropped, uncompared=compared.uncompared), gone)
+
+
+def describe_rules(rules: Mapping[str, int]) -> str:
+    """Return a description of counts of rows by rule."""
+    return ", ".join(f"{rows:,} {WORDS[rule]}" for rule, rows in rules.items())
+
+
+def remove(ref: TableRef, gone: BitMap64, *, guard: Guard = guard_nothing) -> TableRef:
+    """Return the table without the rows whose id is in ``gone``, in its order; ``CommitError`` if numbers differ."""
+    dataset = io.open_table(ref)
+    ids = ray.put(np.frombuffer(gone.to_array(), dtype=np.uint64).astype(np.int64))
+    calls = ((ref, fragment.fragment_id, ids) for fragment in dataset.get_fragments())
+    done = [item for item in run_in_tasks(_delete_rows, calls) if item[1]]
+    if not done:
+        return ref
+    updated = [FragmentMetadata.from_json(text) for _, _, text in done if text is not None]
+    emptied = [number for number, _, text in done if text is None]
+    guard()
+    try:
+        operation = lance.LanceOperation.Delete(updated, emptied, "the same question in another split")
+        after = lance.LanceDataset.commit(ref.uri, operation, read_version=ref.version)
+    except REFUSALS as error:
+        raise CommitError(f"{ref.uri}: rows were not taken out ({error}); the same command does it again") from error
+    num_gone = sum(rows for _, rows, _ in done)
+    if after.count_rows() != dataset.count_rows() - num_gone:
+        raise CommitError(
+            f"{ref.uri}: {dataset.count_rows()} rows less {num_gone} are {after.count_rows()}; another driver changed "
+            "the table"
+        )
+    return TableRef(uri=ref.uri, version=after.version)
+
+
+def _delete_rows(ref: TableRef, number: int, ids_M: Int64s) -> tuple[int, int, str | None]:
+    """Delete rows of a fragment; return its number, their count, its metadata as JSON (None if none or all match)."""
+    fragment = io.open_table(ref).get_fragment(number)
+    assert fragment is not None
+    ids_N = fragment.to_table(columns=["row_id"])["row_id"].to_numpy()
+    hit_N = np.isin(ids_N, ids_M, kind="sort")
+    num_gone = int(hit_N.sum())
+    if num_gone in (0, len(ids_N)):
+        return number, num_gone, None
+    few = 2 * num_gone <= len(ids_N)
+    listed = ", ".join(map(str, ids_N[hit_N if few else ~hit_N].tolist()))
+    metadata = fragment.delete(f"row_id {'' if few else 'NOT '}IN ({listed})")
+    assert metadata is not None
+    return number, num_gone, json.dumps(metadata.to_json())

@@ -45,6 +45,7 @@ class FitTrust(Stage):
     class Made(NamedTuple):
         trust: TrustRef | None
         fit: Json | None
+        """Summary of the fit for terminal and report; its ``choice`` is None if there was none."""
         absent: dict[str, str] | None = None
 
     function: str
@@ -88,10 +89,19 @@ class FitTrust(Stage):
             why = f"the chain ends, as no trust can be fitted on the answers of {self.teacher} ({error})"
             task.say(why)
             return Done(outputs=self.Made(trust=None, fit=None, absent={"trust": why}), rows=num_rows)
-        fit = describe_fit(ref)
-        if (choice := fit["choice"]) is not None:
+        description = saved.read_description(ref)
+        fit, choice = description["fit"], description["fit"].get("choice")
+        if choice is not None:
             task.say(choice["reason"])
-        return Done(outputs=self.Made(trust=ref, fit=fit), rows=num_rows)
+        facts = {
+            "kind": description["kind"],
+            "num_fit": fit["num_fit"],
+            "share_right_fit": fit["share_right_fit"],
+            "num_repeats": fit.get("num_repeats", 0),
+            "calibration": description["calibration"],
+            "choice": choice,
+        }
+        return Done(outputs=self.Made(trust=ref, fit=facts), rows=num_rows)
 
 
 def find_closed_classes(domain: DomainConfig, states: Sequence[str], examples: Table) -> LabelledClasses | None:
@@ -110,20 +120,6 @@ def check_settings(config: TrustConfig) -> None:
         elif options and isinstance(fitted, Fitted) and fitted.fit is None:
             takes = load_code(fitted.made_by).fitted
             check_options(f"trust.options.{name}", takes, None, None, config, None, **options)
-
-
-def describe_fit(trust: TrustRef) -> Json:
-    """Return a fit's summary for terminal and report: its ``kind``, rows, and ``choice`` (None if there was none)."""
-    description = saved.read_description(trust)
-    fit = description["fit"]
-    return {
-        "kind": description["kind"],
-        "num_fit": fit["num_fit"],
-        "share_right_fit": fit["share_right_fit"],
-        "num_repeats": fit.get("num_repeats", 0),
-        "calibration": description["calibration"],
-        "choice": fit.get("choice"),
-    }
 
 
 class Search(Stage):

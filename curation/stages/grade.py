@@ -1,22 +1,24 @@
 """The grade stage: grades the weak labels of a labelled split by the domain's own rule, in parallel tasks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from pyroaring import BitMap64
 
 from curation.arrays import Int64s
 from curation.config import DomainConfig
-from curation.domains import Domain, load_domain
+from curation.domains import load_domain
 from curation.domains.grading import grade_pairs, hash_questions
 from curation.errors import ConfigError
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, Stage
 from curation.rundir.run import Task
-from curation.stages.rows import compute_in_chunks, read_ids
+from curation.stages.rows import NO_IDS, compute_in_chunks, read_id_bitmap
 from curation.tables import io, schemas
+from curation.tables.row_ids import find_missing_ids
 from curation.tasks import run_in_tasks
 from curation.telemetry.standing import Standing, Update
 
@@ -51,10 +53,10 @@ class Grade(Stage):
             if self.checker is None:
                 grades = grade(*tables, self.domain, uri, progress=update)
                 return Done(outputs=self.Made(grades=grades), rows=io.count(grades))
-            schema, labelled = _make_schema(self.examples), io.make_answered_filter(self.labels)
+            schema = schemas.make_grades_schema(io.open_table(self.examples).schema)
             verdicts = compute_in_chunks(
                 partial(grade_by_checker, tables=tables, domain=self.domain, checker=self.checker),
-                np.intersect1d(read_ids(self.labels, labelled), read_ids(self.gold, "gold IS NOT NULL")),
+                np.frombuffer(_find_both(self.labels, self.gold).to_array(), dtype=np.uint64).astype(np.int64),
                 str(task.directory / "verdicts.lance"),
                 schema,
                 chunk_rows=max(CHECKED_ROWS, self.domain.options["check"].get("batch_rows", 0)),
@@ -93,61 +95,48 @@ def grade(
             if progress is not None:
                 progress(Standing(rows=num_done, total=total))
 
-    return io.write_parts(parts(), _make_schema(examples), uri)
-
-
-def _make_schema(examples: TableRef) -> pa.Schema:
-    return schemas.make_grades_schema(io.open_table(examples).schema)
+    return io.write_parts(parts(), schemas.make_grades_schema(io.open_table(examples).schema), uri)
 
 
 def _iter_calls(
     labels: TableRef, gold: TableRef, examples: TableRef, domain: DomainConfig
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the arguments of each task: each table's offsets of rows in labels and gold, by row id; hold no labels."""
+    """Yield the arguments of each task, by row id: each table's offsets of rows with an answer and a gold label."""
     in_labels, in_gold = io.Lookup(labels), io.Lookup(gold)
     in_examples = in_gold if examples == gold else io.Lookup(examples)
-    num_rows = max(PAIRS, min(MOST_PAIRS, len(in_gold) // TASKS))
-    for ids_N in in_gold.ascending(num_rows):
-        place_N = in_labels.offsets(ids_N)
-        (both_M,) = np.nonzero(place_N >= 0)
-        if len(both_M):
-            ids_M = ids_N[both_M]
-            offsets = place_N[both_M], in_gold.offsets(ids_M), in_examples.offsets(ids_M)
+    both = _find_both(labels, gold)
+    for ids_N in in_gold.ascending(max(PAIRS, min(MOST_PAIRS, len(in_gold) // TASKS))):
+        ids_M = ids_N[~find_missing_ids(ids_N, both)]
+        if len(ids_M):
+            offsets = [lookup.offsets(ids_M) for lookup in (in_labels, in_gold, in_examples)]
             yield (labels, gold, examples), offsets, domain
 
 
+def _find_both(labels: TableRef, gold: TableRef) -> BitMap64:
+    """Return the ids of the rows with an answer and a gold label."""
+    return read_id_bitmap(labels, io.make_answered_filter(labels)) & read_id_bitmap(gold, "gold IS NOT NULL")
+
+
 def _grade(
-    tables: tuple[TableRef, TableRef, TableRef], offsets: tuple[Int64s, Int64s, Int64s], domain: DomainConfig
+    tables: tuple[TableRef, TableRef | None, TableRef], offsets: Sequence[Int64s], domain: DomainConfig
 ) -> pa.Table:
-    """Grade the rows with an answer and a gold label, in their order; ``offsets`` are their places in each table."""
-    (labels, gold, examples), (in_labels_M, in_gold_M, in_examples_M) = tables, offsets
-    weak = io.take_offsets(labels, in_labels_M, _list_columns(labels))
-    right = io.take_offsets(gold, in_gold_M, ["gold"])
-    both = pa.array(schemas.find_answered(weak) & right["gold"].is_valid().to_numpy())
-    rule = load_domain(domain)
-    in_examples_B = in_examples_M[both.to_numpy(zero_copy_only=False)]
-    asked = io.take_offsets(examples, in_examples_B, _list_asked_columns(examples, rule))
-    return _grade_rows(weak.filter(both), right.filter(both), asked, rule)
-
-
-def _grade_rows(weak: pa.Table, right: pa.Table, asked: pa.Table, rule: Domain) -> pa.Table:
-    """Return grades of rows, given their labels, gold labels and examples in the same order."""
+    """Grade rows, given their places in labels, gold labels (None: unknown) and examples."""
+    (labels, gold, examples), rule = tables, load_domain(domain)
+    schema = schemas.make_grades_schema(io.open_table(examples).schema)
+    weak = io.take_offsets(labels, offsets[0], ["row_id", "label"])
+    right = pa.nulls(len(weak), pa.string()) if gold is None else io.take_offsets(gold, offsets[1], ["gold"])["gold"]
+    further = schema.names[len(schemas.GRADES) :]
+    asked = io.take_offsets(examples, offsets[2], [*rule.columns.names, *further], weak["row_id"].to_numpy())
     rows = asked.select(rule.columns.names).to_pylist()
-    correct_N, problems = grade_pairs(weak["label"], right["gold"], rule, rows)
-    judged_N, question_N = np.zeros(len(correct_N), np.bool_), pa.array(hash_questions(rule, rows), pa.int64())
-    columns = [weak["row_id"].combine_chunks(), correct_N, judged_N, pa.array(problems, pa.string()), question_N]
-    schema = schemas.make_grades_schema(asked.schema)
-    return pa.table([*map(pa.array, columns), *(asked[name] for name in schema.names[len(columns) :])], schema=schema)
-
-
-def _list_asked_columns(examples: TableRef, rule: Domain) -> list[str]:
-    clustered = schemas.CLUSTER.name in io.open_table(examples).schema.names
-    return [*rule.columns.names, *([schemas.CLUSTER.name] if clustered else [])]
-
-
-def _list_columns(labels: TableRef) -> list[str]:
-    present = io.open_table(labels).schema.names
-    return [name for name in ("row_id", "label", "error", schemas.DROPPED) if name in present]
+    correct_N, problems = grade_pairs(weak["label"], right, rule, rows)
+    columns = {
+        "row_id": weak["row_id"],
+        "correct": correct_N,
+        "judged": np.zeros(len(correct_N), np.bool_),
+        "problem": problems,
+        "question": hash_questions(rule, rows),
+    }
+    return pa.table({**columns, **{name: asked[name] for name in further}}, schema=schema)
 
 
 def grade_by_checker(
@@ -160,7 +149,4 @@ def grade_by_checker(
             "check.command: the program's files on this machine are not those of the driver; put them on a file system "
             "that all nodes share"
         )
-    labels, gold, examples = tables
-    weak, unknown = io.take(labels, ids_M, _list_columns(labels)), pa.table({"gold": pa.nulls(len(ids_M), pa.string())})
-    right = unknown if gold is None else io.take(gold, ids_M, ["gold"])
-    return _grade_rows(weak, right, io.take(examples, ids_M, _list_asked_columns(examples, rule)), rule)
+    return _grade(tables, [NO_IDS if ref is None else io.find_offsets(ref, ids_M) for ref in tables], domain)

@@ -3,9 +3,15 @@
 Signals that ask the same model are measured in the same call, while the chunk's prompts are in the engine's prefix
 cache, each into a fragment of its own. A row that cannot be rendered, labelled or parsed becomes an error row and
 never raises.
+
+Pairs of answers may be shown in both orders, to measure how far a teacher's preference survives the other order. The
+second question is asked of rows whose first answer states a label, if the domain has ``both_orders`` and a method
+``other_order``. Its outcome is a further column (``ORDER_AGREEMENT``), which trust reads and an arm ranks by. It is 1
+or 0 if the teacher scores no options but draws an answer, as a server of kind openai or sglang does. Further columns
+count the tokens of the second question.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
@@ -18,20 +24,93 @@ from curation.config.states import find_generated_problem
 from curation.domains import Domain, Example, attempt, get_domain
 from curation.domains.given import as_asked, get_given_numbers
 from curation.errors import ConfigError
+from curation.hashing import derive
 from curation.json_types import Json
-from curation.label_columns import TOKEN_COLUMNS
+from curation.label_columns import ORDER_AGREEMENT, TOKEN_COLUMNS
 from curation.passes.job import ChunkWorker, Job, Models, Row, count_errors
-from curation.signals import Weak, get_signal, label_request
-from curation.signals.measure import Ask, Values, measure
-from curation.stages.both_orders import SecondAnswers, ask_other_order, list_added_columns
+from curation.signals import Ask, Values, Weak, get_signal, label_request, measure
+from curation.stages.asking import GateRule, LabelGate
 from curation.stages.deal import find_schema_problem
-from curation.stages.gating import GateRule, LabelGate
-from curation.stages.reduce import ScoredOnly
+from curation.stages.score import ScoredOnly
 from curation.tables import commits, schemas
 from curation.teachers import Teacher
 from curation.teachers.completions import count_clipped, error_batch
 from curation.teachers.wrapped import WrappedTeacher
 from curation.telemetry import metrics
+
+OtherOrder = Callable[[str, Example], tuple[str, Example]]
+SecondAnswers = Mapping[str, Mapping[int, float | None]]
+_READ = ("row_id", "completion", "option_share", "error")
+_TOKENS = {second: first for first, second in TOKEN_COLUMNS.values()}
+_COLUMNS = (pa.field(ORDER_AGREEMENT, pa.float32()), *(pa.field(name, pa.int32()) for name in _TOKENS))
+
+
+def get_other_order(domain: Domain) -> OtherOrder | None:
+    """Return the function that puts a label and its example into the other order, or None if one order is asked."""
+    found: OtherOrder | None = getattr(domain, "other_order", None)
+    is_both = getattr(domain, "both_orders", False) and not hasattr(domain, "given_numbers")
+    return found if is_both else None
+
+
+def list_added_columns(domain: Domain) -> tuple[pa.Field, ...]:
+    """Return the columns that a domain adds to labels: given numbers, and those of the second order."""
+    given = (pa.field(name, schemas.GIVEN_TYPE) for name in get_given_numbers(domain))
+    return (*given, *(() if get_other_order(domain) is None else _COLUMNS))
+
+
+def count_orders(batch: pa.RecordBatch) -> Mapping[str, int]:
+    """Return counts of ``curation.stages.label.LabelCounts`` of labels in both orders; none of labels in one order."""
+    if ORDER_AGREEMENT not in batch.schema.names:
+        return {}
+    agreement = batch.column(ORDER_AGREEMENT)
+    return {
+        "both_orders": len(agreement) - agreement.null_count,
+        "disagreeing": pc.sum(pc.less(agreement, 0.5)).as_py() or 0,
+        "order_tokens": sum(pc.sum(batch.column(name)).as_py() or 0 for name in _TOKENS),
+    }
+
+
+def ask_other_order(
+    domain: Domain,
+    teacher: Teacher,
+    answers: Iterable[pa.RecordBatch],
+    by_id: Mapping[int, Example],
+    decoding: DecodingConfig,
+    seed: int,
+) -> tuple[Iterable[pa.RecordBatch], SecondAnswers]:
+    """Return the answers in the first order (``schemas.make_completions_schema``), and those in the other order.
+
+    The latter are the probability of the same answer, and the tokens that the question took. Rows without a label have
+    none, and rows whose second question fails have no probability; without a second order, no row has any.
+    """
+    if (turned := get_other_order(domain)) is None:
+        return answers, {}
+    batches, requests = list(answers), []
+    expected: dict[int, tuple[str, Example]] = {}
+    for batch in batches:
+        for row in batch.select(["row_id", "completion", "error"]).to_pylist():
+            if row["error"] is not None or row["completion"] is None:
+                continue
+            example = by_id[row["row_id"]]
+            label, _ = attempt(domain.parse, row["completion"], example)
+            if label is not None:
+                expected[row["row_id"]] = turned(label, example)
+                requests.append(label_request(domain, row["row_id"], expected[row["row_id"]][1]))
+    values: dict[str, dict[int, float | None]] = {field.name: {} for field in _COLUMNS}
+    second = teacher.label(requests, decoding, seed=derive(seed, "other order"), states=False) if requests else ()
+    for batch in second:
+        for row in batch.select([*_READ, *_TOKENS.values()]).to_pylist():
+            row_id, share = row["row_id"], None
+            label, example = expected[row_id]
+            stated = None if row["error"] is not None else attempt(domain.parse, str(row["completion"]), example)[0]
+            if stated is not None:  # the share is that of the likelier of two options; a drawn answer has none
+                likelier = 1.0 if row["option_share"] is None else row["option_share"]
+                share = likelier if stated == label else 1 - likelier
+            values[ORDER_AGREEMENT][row_id] = share
+            for name, column in _TOKENS.items():
+                values[name][row_id] = row[column]
+    return batches, values
+
 
 _LABEL = pa.schema([pa.field("label", pa.string())])
 
@@ -142,8 +221,8 @@ class LabelWorker(ChunkWorker[Labelled]):
 
     def give_up(self, rows: list[Row], error: str) -> Labelled:
         """Return an error row for each row."""
-        errors = {row["row_id"]: error for row in rows}
-        labels = _make_failed(self._job, self._teacher, errors, self._domain, self._gate)
+        failed = error_batch({row["row_id"]: error for row in rows}, self._job.teacher, self._teacher.state_size)
+        labels = _add_labels(failed, self._domain, {}, {}, self._gate)
         return Labelled(pa.Table.from_batches([labels]), [{} for _ in self._signals])
 
     def write(self, parts: list[Labelled], note: Json) -> pa.Table:
@@ -189,26 +268,25 @@ def label_rows(
                 gate.check(request)
             requests.append(request)
     if errors:
-        yield _make_failed(job, teacher, errors, domain, gate)
+        yield _add_labels(error_batch(errors, job.teacher, teacher.state_size), domain, {}, {}, gate)
     how: Json = {} if gate is None else {"gate": gate}
     answers: Iterable[pa.RecordBatch] = teacher.label(requests, job.decoding, seed=job.seed, **how)
     answers, second = ask_other_order(domain, teacher, answers, by_id, job.decoding, job.seed)
     for batch in answers:
-        labels = _parse_labels(batch, domain, by_id, second)
-        yield labels if gate is None else gate.add_columns(labels)
+        yield _add_labels(batch, domain, by_id, second, gate)
 
 
-def _make_failed(
-    job: LabelJob | AskSettings, teacher: Teacher, errors: Mapping[int, str], domain: Domain, gate: LabelGate | None
+def _add_labels(
+    batch: pa.RecordBatch,
+    domain: Domain,
+    by_id: Mapping[int, Example],
+    second: SecondAnswers,
+    gate: LabelGate | None,
 ) -> pa.RecordBatch:
-    failed = error_batch(errors, job.teacher, teacher.state_size)
-    batch = _with_labels(failed, [None] * len(errors), list_added_columns(domain), {})
-    return batch if gate is None else gate.add_columns(batch)
+    """Return the batch with its labels, and before its errors the columns that the domain adds, and those of a gate.
 
-
-def _parse_labels(
-    batch: pa.RecordBatch, domain: Domain, by_id: Mapping[int, Example], second: SecondAnswers
-) -> pa.RecordBatch:
+    The domain's columns are null for rows without an example.
+    """
     labels: list[str | None] = []
     ids, completions, problems = (batch.column(name).to_pylist() for name in ("row_id", "completion", "error"))
     for place, (row_id, completion) in enumerate(zip(ids, completions, strict=True)):
@@ -219,22 +297,11 @@ def _parse_labels(
                 label = None
             problems[place] = problem or None
         labels.append(label)
-    numbers = {name: [by_id[row_id][name] for row_id in ids] for name in get_given_numbers(domain)}
-    for name, values in second.items():
-        numbers[name] = [values.get(row_id) for row_id in ids]
     index = batch.schema.get_field_index("error")
     batch = batch.set_column(index, schemas.ERROR, pa.array(problems, pa.string()))
-    return _with_labels(batch, labels, list_added_columns(domain), numbers)
-
-
-def _with_labels(
-    batch: pa.RecordBatch,
-    labels: list[str | None],
-    added: Sequence[pa.Field],
-    numbers: Mapping[str, list[float | None]],
-) -> pa.RecordBatch:
-    """Return the batch with its labels, and before its errors the ``added`` columns of ``numbers``, or of nulls."""
-    for field in added:
-        values = pa.array(numbers.get(field.name, [None] * batch.num_rows), field.type)
-        batch = batch.add_column(batch.num_columns - 1, field, values)
-    return batch.add_column(2, _LABEL.field("label"), pa.array(labels, pa.string()))
+    for field in list_added_columns(domain):
+        of_given = {row_id: by_id[row_id][field.name] for row_id in ids if row_id in by_id and field.name not in second}
+        values = [second.get(field.name, of_given).get(row_id) for row_id in ids]
+        batch = batch.add_column(batch.num_columns - 1, field, pa.array(values, field.type))
+    batch = batch.add_column(2, _LABEL.field("label"), pa.array(labels, pa.string()))
+    return batch if gate is None else gate.add_columns(batch)

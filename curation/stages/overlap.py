@@ -6,6 +6,10 @@ expressed as equality of keys, 128-bit digests of the text and two options, so t
 
 Ray tasks make the keys. The first halves of the keys of all splits but the pool form one sorted index in Ray's object
 store, and the pool's keys are streamed past it; the driver sees only rows that are in two splits.
+
+Within the pool, rows that ask the same question (equal text and set of options, normalised) are found so that a
+selection takes only one of them: tasks hash the questions, 16 bytes a row in the store, and others sort them by bucket.
+A row that the domain cannot identify is a question of its own.
 """
 
 import hashlib
@@ -17,15 +21,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from curation.arrays import Int64s, Uint64s
 from curation.config import DomainConfig
 from curation.domains import Domain, Example, Identity, attempt, get_domain
+from curation.domains.grading import hash_questions
 from curation.domains.identity import RULES, SHARED_PARTS
 from curation.errors import SourceError, get_error_kind
 from curation.heavy import ray
 from curation.refs import TableRef
-from curation.tables import io
+from curation.rundir.graph import Done, In, Stage
+from curation.rundir.run import Task
+from curation.tables import io, scans, schemas
+from curation.tasks import make_driver_error
+from curation.telemetry.standing import Standing
 
 TASK_ROWS = 100_000
 """The number of rows that a task reads, or one fragment if that has more."""
@@ -84,7 +94,7 @@ def find(
         ray.exceptions.RayError: a task failed.
     """
     names = sorted(refs, key=rank)
-    assert names[-1] == last and len(names) < 64
+    assert names[-1] == last
     parts = {
         name: [_Fragments(ref, domains[name], group) for group in iter_fragment_groups(ref)]
         for name, ref in refs.items()
@@ -139,25 +149,22 @@ def iter_fragment_groups(ref: TableRef) -> Iterator[tuple[int, ...]]:
         yield tuple(held)
 
 
-def iter_healthy_rows(ref: TableRef, columns: Sequence[str], fragments: Collection[int]) -> Iterator[list[Example]]:
+def iter_healthy_rows(ref: TableRef, columns: Sequence[str], fragments: Sequence[int]) -> Iterator[list[Example]]:
     """Yield the healthy rows of the given fragments of a table in batches, with ids and ``columns``."""
-    dataset = io.open_table(ref)
-    chosen = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in fragments]
-    scanner = dataset.scanner(columns=["row_id", *columns], filter="error IS NULL", fragments=chosen, batch_size=4096)
-    for batch in scanner.to_batches():
+    names = {name: f"`{name}`" for name in ("row_id", *columns)}
+    for batch in scans.iter_table_batches(ref, names, "error IS NULL", fragments, num_rows=4096):
         yield batch.to_pylist()
 
 
 def _iter_identities(part: _Fragments, domain: Domain) -> Iterator[tuple[int, Identity | None, str]]:
-    """Yield the id of each healthy row, and its identity or the reason why it has none."""
+    """Yield the id of each healthy row, and its identity, of ``str``, or the reason why it has none."""
+
+    def identify(row: Example) -> Identity:
+        text, parts = domain.identity(row)
+        return Identity(str(text), tuple(map(str, parts)))
+
     for row in itertools.chain.from_iterable(iter_healthy_rows(part.ref, domain.columns.names, part.fragments)):
-        yield row["row_id"], *attempt(get_identity, domain, row)
-
-
-def get_identity(domain: Domain, row: Mapping[str, object]) -> Identity:
-    """Return the identity of a row, with its text and parts as ``str``."""
-    text, parts = domain.identity(row)
-    return Identity(str(text), tuple(map(str, parts)))
+        yield row["row_id"], *attempt(identify, row)
 
 
 class Digests:
@@ -233,51 +240,120 @@ def _find_hits(questions: Sequence[tuple[int, Digests]], index_K: Uint64s) -> _E
     row_K, key_K = np.repeat(np.arange(len(near)), list(map(len, near))), _to_keys(list(itertools.chain(*near)))
     hit_K = index_K[np.minimum(np.searchsorted(index_K, key_K["high"]), len(index_K) - 1)] == key_K["high"]
     rows_M = np.unique(row_K[hit_K])
-    found: list[tuple[Any, Int64s, npt.NDArray[np.void]]] = [("near_copy", row_K[hit_K], key_K[hit_K])]
+    ids_N = np.array([row_id for row_id, _ in questions], dtype=np.int64)
+    found = [("near_copy", row_K[hit_K], key_K[hit_K])]
     for rule, make in (("permuted", Digests.permuted), ("same", Digests.same)):
         found.append((rule, rows_M, _to_keys([make(questions[row][1]) for row in rows_M])))
-    entries = np.empty(sum(len(rows) for _, rows, _ in found), dtype=_ENTRY)
-    ids_N = np.array([row_id for row_id, _ in questions], dtype=np.int64)
-    entries["row_id"] = np.concatenate([ids_N[rows] for _, rows, _ in found])
-    entries["rule"] = np.concatenate([np.full(len(rows), [*RULES].index(rule)) for rule, rows, _ in found])
-    for half in _KEY.names or ():
-        entries[half] = np.concatenate([keys[half] for _, _, keys in found])
-    return entries
+    parts = [_NONE]
+    for rule, rows, keys in found:
+        parts.append(np.empty(len(rows), dtype=_ENTRY))
+        parts[-1]["row_id"], parts[-1]["rule"] = ids_N[rows], [*RULES].index(rule)
+        parts[-1]["high"], parts[-1]["low"] = keys["high"], keys["low"]
+    return np.concatenate(parts)
 
 
 def _find_pairs(names: Sequence[str], entries: Mapping[str, _Entries]) -> list[OverlapRows]:
     """Return the rows of each split whose whole keys occur in an earlier split, by pair of splits."""
     table = np.concatenate([entries[name] for name in names])
-    split_K = np.repeat(np.arange(len(names), dtype=np.uint64), [len(entries[name]) for name in names])
-    order_K = np.lexsort((table["row_id"], split_K, table["low"], table["high"]))
-    table, split_K = table[order_K], split_K[order_K]
-    if not len(split_K):
+    split_K = np.repeat(np.arange(len(names)), [len(entries[name]) for name in names])
+    if not len(table):
         return []
-    new_K = (np.diff(table["high"]) != 0) | (np.diff(table["low"]) != 0)
-    first_G = np.flatnonzero(np.append(True, new_K))
-    group_K = np.cumsum(np.append(False, new_K))
-    splits_G = np.bitwise_or.reduceat(np.uint64(1) << split_K, first_G)
+    order_K, group_K = np.lexsort((table["low"], table["high"])), np.empty(len(table), dtype=np.int64)
+    is_new_K = np.any([np.diff(table[half][order_K]) != 0 for half in ("high", "low")], axis=0)
+    group_K[order_K] = np.cumsum(np.append(False, is_new_K))  # numbers of the keys, ascending
     pairs = []
     for one, other in itertools.combinations(range(len(names)), 2):
-        in_one_K = (splits_G >> np.uint64(one) & np.uint64(1)).astype(np.bool_)[group_K]
-        hit_M = np.flatnonzero((split_K == other) & in_one_K)
+        hit_M = np.flatnonzero((split_K == other) & np.isin(group_K, group_K[split_K == one]))
         if not len(hit_M):
             continue
-        hit_M = hit_M[np.lexsort((table["rule"][hit_M], table["row_id"][hit_M]))]
+        hit_M = hit_M[np.lexsort((group_K[hit_M], table["rule"][hit_M], table["row_id"][hit_M]))]
         ids_M, place_M = np.unique(table["row_id"][hit_M], return_index=True)
         rule_M = table["rule"][hit_M[place_M]]
         rules = np.bincount(rule_M, minlength=len(RULES)).tolist()
         shown = hit_M[place_M[np.argmin(rule_M)]]
-        # In its group the entries are in the order of the splits.
-        first = first_G[group_K[shown]]
-        partner = first + np.argmax(split_K[first:] == one)
+        partner = table["row_id"][(split_K == one) & (group_K == group_K[shown])].min()
         pairs.append(
             OverlapRows(
                 kept=names[one],
                 other=names[other],
                 row_ids_M=ids_M,
                 rules={rule: number for rule, number in zip(RULES, rules, strict=True) if number},
-                example=(int(table["row_id"][partner]), int(table["row_id"][shown])),
+                example=(int(partner), int(table["row_id"][shown])),
             )
         )
     return pairs
+
+
+BUCKET_ROWS = 1 << 25
+"""The number of pool rows among which one task finds repetitions, which takes 512 MiB."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatCounts:
+    """The numbers of usable rows of the pool, of rows with a repeated question, and of these questions."""
+
+    num_pool: int
+    num_rows: int
+    num_questions: int
+
+
+class FindRepeats(Stage):
+    """A stage that finds the pool rows whose question another pool row asks too."""
+
+    class Made(NamedTuple):
+        counts: RepeatCounts
+        repeats: TableRef | None
+
+    pool: In[TableRef]
+    domain: DomainConfig
+
+    def run(self, task: Task) -> Done:
+        """Hash the pool's questions, and write the rows whose question is asked more than once, ascending by id."""
+        total, num_pool = io.count(self.pool), 0
+        num_buckets = 1 + total // BUCKET_ROWS
+        hashing: Any = ray.remote(_hash_questions).options(num_cpus=1, num_returns=1 + num_buckets)
+        finding = ray.remote(_find_repeated).options(num_cpus=1)
+        groups = iter_fragment_groups(self.pool)
+        try:
+            with task.progress() as update:
+                parts = [hashing.remote(self.pool, self.domain, group, num_buckets) for group in groups]
+                for part in parts:
+                    num_pool += ray.get(part[0])
+                    update(Standing(rows=num_pool, total=total))
+                found = ray.get([finding.remote(*(part[1 + at] for part in parts)) for at in range(num_buckets)])
+        except ray.exceptions.RayError as error:
+            raise make_driver_error(error, task.name) from error
+        row_id_R, question_R = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+        num_questions = len(np.unique(question_R))
+        counts = RepeatCounts(num_pool=num_pool, num_rows=len(row_id_R), num_questions=num_questions)
+        repeats = None
+        if num_questions:
+            task.say(
+                f"{counts.num_rows:,} rows of the pool ask {num_questions:,} questions more than once; an arm selects "
+                "the best row of each"
+            )
+            table = pa.table([row_id_R, question_R], schema=schemas.REPEATS).sort_by("row_id")
+            repeats = io.write(table, str(task.directory / "repeats.lance"))
+        return Done(outputs=self.Made(counts=counts, repeats=repeats), rows=num_pool)
+
+
+def _hash_questions(
+    ref: TableRef, config: DomainConfig, fragments: tuple[int, ...], num_buckets: int
+) -> tuple[Any, ...]:
+    """Return the number of rows and, by bucket, ids and questions of rows with a question, each int64 [2, N]."""
+    domain, num_rows, pieces = get_domain(config), 0, [np.zeros((2, 0), dtype=np.int64)]
+    for rows in iter_healthy_rows(ref, domain.columns.names, fragments):
+        num_rows += len(rows)
+        found = zip(rows, hash_questions(domain, rows), strict=True)
+        pairs = [(row["row_id"], question) for row, question in found if question is not None]
+        pieces.append(np.array(pairs, dtype=np.int64).reshape(-1, 2).T)
+    pair_2N = np.concatenate(pieces, axis=1)
+    bucket_N = pair_2N[1].astype(np.uint64) % np.uint64(num_buckets)
+    return num_rows, *(pair_2N[:, bucket_N == bucket] for bucket in range(num_buckets))
+
+
+def _find_repeated(*pairs_2N: "np.ndarray[Any, np.dtype[np.int64]]") -> tuple[Int64s, Int64s]:
+    row_id_N, question_N = np.concatenate([np.zeros((2, 0), dtype=np.int64), *pairs_2N], axis=1)
+    _, place_N, size_Q = np.unique(question_N, return_inverse=True, return_counts=True)
+    again_N = size_Q[place_N] > 1
+    return row_id_N[again_N], question_N[again_N]

@@ -5,11 +5,11 @@ process, batch by batch. Ids of selected rows are returned ranked and in parts
 (:mod:`curation.selection.external_sort`), so that neither the pool nor the selected rows are held.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,17 +20,19 @@ from curation.arrays import Int64s
 from curation.domains.class_counts import Grouping, find_class_places
 from curation.domains.unseen_labels import is_unseen
 from curation.hashing import hash_unit
+from curation.json_types import Json
 from curation.refs import TableRef
+from curation.rundir.graph import In, Inputs
 from curation.selection import Candidates, Cut
 from curation.selection.bound import Bound, find_exact_bound, merge_counts, tally
 from curation.selection.capped import Cap, Capped, Labels, walk_batches, walk_parts
-from curation.selection.class_shares import ClassScores
+from curation.selection.class_shares import ClassScores, ClassShares
 from curation.selection.external_sort import iter_ranked
 from curation.selection.order import Streamed
 from curation.stages.rows import NO_IDS, read_sorted_ids
 from curation.tables import io, scans
 from curation.tables.row_ids import find_missing_ids
-from curation.trust import Scores, TrustFunction, get_trust
+from curation.trust import Scores, get_trust
 
 SAMPLE_ROWS = 1 << 20
 """Number of rows from which candidate cuts are taken, if no rule needs all rows."""
@@ -84,37 +86,27 @@ class PoolScores:
         table, all_rows = io.read(self.repeats), replace(self, repeats=None)
         row_id_R, question_R = (table[name].to_numpy() for name in ("row_id", "question"))
 
-        def iter_repeated(batches: Iterable[Batch]) -> Iterator[Batch]:
-            for ids_B, raw_B in batches:
-                place_B = np.minimum(np.searchsorted(row_id_R, ids_B), len(row_id_R) - 1)
-                among_B = row_id_R[place_B] == ids_B
-                yield ids_B[among_B], raw_B[among_B]
+        def find_repeated(batch: Batch) -> Batch:
+            place_B = np.minimum(np.searchsorted(row_id_R, batch[0]), len(row_id_R) - 1)
+            among_B = row_id_R[place_B] == batch[0]
+            return batch[0][among_B], batch[1][among_B]
 
-        def scored(batches: Iterable[Batch]) -> Batch:
-            return _stack_batches(iter_repeated(batches))
-
-        ids, scores = zip(*all_rows.mapped(scored), strict=True)
+        ids, scores = zip(*all_rows.mapped(lambda batches: _stack_batches(map(find_repeated, batches))), strict=True)
         ids_R, score_R = np.concatenate(ids), np.nan_to_num(np.concatenate(scores), nan=-np.inf)
         question_R = question_R[np.searchsorted(row_id_R, ids_R)]
         order_R = np.lexsort((ids_R, -score_R, question_R))
         behind_R = np.append(False, question_R[order_R][1:] == question_R[order_R][:-1])
         return np.sort(ids_R[order_R][behind_R])
 
-    @property
-    def function(self) -> TrustFunction:
-        """The function that scores the rows."""
-        return get_trust(self.trust, self.seed, unread_last=self.unread_last)
-
-    def batches(self, fragments: Sequence[int] | None = None, *, trust: bool = False) -> Iterator[Batch]:
-        """Yield row ids and raw scores, or ``trust`` in [0, 1], in the table's order, of ``fragments`` or of all."""
-        for _, ids_B, score_B in self._iter_scored(fragments, trust=trust):
-            yield ids_B, score_B
-
     def _iter_scored(
         self, fragments: Sequence[int] | None, also: Sequence[str] = (), *, trust: bool = False
     ) -> Iterator[tuple[pa.RecordBatch, Int64s, Scores]]:
-        """Yield batches with the columns that the function reads and those of ``also``, their row ids and scores."""
-        function, present = self.function, io.open_table(self.labels).schema.names
+        """Yield batches with the columns that the function reads and those of ``also``, their row ids and scores.
+
+        They come in the table's order, of ``fragments`` or of all; scores are raw, or ``trust`` in [0, 1].
+        """
+        function = get_trust(self.trust, self.seed, unread_last=self.unread_last)
+        present = io.open_table(self.labels).schema.names
         also = also if self.seen is None else (*also, "label")
         columns = {name: f"`{name}`" for name in ("row_id", *function.features, *also) if name in present}
         if self.parsed:
@@ -149,7 +141,11 @@ class PoolScores:
 
     def mapped(self, function: Callable[[Iterable[Batch]], Result], *, trust: bool = False) -> Iterator[Result]:
         """Return results of ``function`` for all batches of a table or, if it is large, for those of each Ray task."""
-        return self._map_tables(lambda scores, fragments: function(scores.batches(fragments, trust=trust)))
+
+        def of(scores: PoolScores, fragments: Sequence[int] | None) -> Result:
+            return function((ids_B, score_B) for _, ids_B, score_B in scores._iter_scored(fragments, trust=trust))
+
+        return self._map_tables(of)
 
     def bound(self, n: int, seed: int) -> Bound:
         """Return the bound of the n highest raw scores; raise ``BudgetError`` if fewer rows have a score, or n < 1."""
@@ -165,7 +161,7 @@ class PoolScores:
         _ = self.copies_M
 
         def iter_passing(scores: PoolScores, fragments: Sequence[int] | None) -> Iterator[Batch]:
-            for ids_B, raw_B in scores.batches(fragments):
+            for _, ids_B, raw_B in scores._iter_scored(fragments):
                 place_M = np.flatnonzero(bound.passes(ids_B, raw_B))
                 if len(place_M):
                     yield ids_B[place_M], raw_B[place_M]
@@ -245,12 +241,10 @@ class PoolScores:
         if floor is None:
             return Streamed(self.mapped)
 
-        def iter_above(batches: Iterable[Batch]) -> Iterator[Batch]:
-            for ids_B, raw_B in batches:
-                is_above_B = raw_B >= floor
-                yield ids_B[is_above_B], raw_B[is_above_B]
+        def keep_above(batches: Iterable[Batch]) -> Iterator[Batch]:
+            return ((ids_B[raw_B >= floor], raw_B[raw_B >= floor]) for ids_B, raw_B in batches)
 
-        return Streamed(lambda function: self.mapped(lambda batches: function(iter_above(batches))))
+        return Streamed(lambda function: self.mapped(lambda batches: function(keep_above(batches))))
 
     @property
     def num_scored(self) -> int:
@@ -273,3 +267,43 @@ def _stack_batches(batches: Iterable[Batch]) -> Batch:
         ids.append(ids_B.copy())
         scores.append(score_B)
     return np.concatenate(ids), np.concatenate(scores)
+
+
+class ScoredSplit(Inputs):
+    """A split's labels with scores and signals, and its grades if gold labels are known."""
+
+    labels: In[TableRef]
+    grades: In[TableRef | None]
+    too_long: In[TableRef | None] = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputedBudget:
+    """The number of rows, and how it was determined."""
+
+    n: int
+    """The number of rows to select; 0 only if no risk-controlled threshold could be certified."""
+    rule: str
+    reference: str
+    """The arm whose scores the rule reads, if it reads any."""
+    oracle: bool
+    threshold: float | None = None
+    """Minimum raw score of the reference arm with which a row passes."""
+    risk: Json | None = None
+    """The configuration and the result of the calibration (``curation.selection.risk.RiskCut``)."""
+    is_cut: bool = False
+    """Whether all n rows pass a threshold of the reference arm."""
+    asked: int | None = None
+    """The n of the rule if divisions leave fewer rows, else None."""
+    limited_by: str | None = None
+    """The arm with the fewest rows left, if that arm sets n."""
+    shares: ClassShares | None = None
+    """Shares of the classes among the rows, if each class has a cut of its own."""
+    divided: Mapping[str, Any] = field(default_factory=dict)
+    """The number or shares by which each division of an arm's rows divides them, by feature."""
+
+    def to_json(self) -> Json:
+        """Return the budget as it is recorded: the divisions stand beside the other fields, by feature."""
+        found = dict(vars(self))
+        del found["shares"]
+        return found | dict(found.pop("divided"))

@@ -7,18 +7,18 @@ repeat a question of a split with higher priority are handled as ``splits.overla
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import lance
 import numpy as np
-import pyarrow as pa
 from pyroaring import BitMap64
 
 from curation.config import RowsConfig
 from curation.domains import get_domain
-from curation.errors import CommitError, SourceError
+from curation.errors import CommitError, SourceError, get_error_kind
 from curation.escaping import quote_text
 from curation.heavy import ray
 from curation.json_types import JsonView
@@ -36,9 +36,9 @@ from curation.sources import (
     require_columns,
 )
 from curation.stages import deal
-from curation.stages.deal import AUDIT, POOL
-from curation.stages.dropping import MEND, MEND_ADDED, Overlap, SettledOverlap, remove, settle
+from curation.stages.deal import AUDIT, MEND, MEND_ADDED, POOL, Overlap, SettledOverlap, remove, settle
 from curation.stages.overlap import find
+from curation.stopping import iter_checked
 from curation.storage.lease import Guard, guard_nothing
 from curation.storage.paths import Place
 from curation.tables import commits, io
@@ -54,11 +54,20 @@ GROUPED = ("source", "calibration", "pool")
 
 
 @dataclass(frozen=True, kw_only=True)
+class SplitCounts:
+    """The counts of a split's rows, before rows with questions of other splits are dropped."""
+
+    rows: int
+    errors: dict[str, int]
+    """Error rows by kind; in the audit table, remaining rows without a gold label or with an unusable solution."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PreparedRefs:
     """The tables of the splits (with ``audit`` if it is kept) and their counts, by name, and the overlap of splits."""
 
     tables: dict[str, TableRef]
-    counts: dict[str, deal.SplitCounts]
+    counts: dict[str, SplitCounts]
     overlap: Overlap
 
 
@@ -91,8 +100,9 @@ class Prepare(Stage):
 
     def run(self, task: Task) -> Done:
         """Assign the rows, and report which rows cannot be used and which questions the splits share."""
-        contents = self.contents
-        files = {name: SourceFile.with_contents(items, contents.get(name, ())) for name, items in self.files.items()}
+        files = {
+            name: SourceFile.with_contents(items, self.contents.get(name, ())) for name, items in self.files.items()
+        }
         with task.progress() as update:
             writing = SplitWriting(
                 commit_seconds=self.commit_seconds, fragment_mb=self.fragment_mb, guard=task.guard, progress=update
@@ -137,50 +147,57 @@ def prepare(
         CommitError: the store refused, or rows in and rows out differ.
         RunFailedError: Ray gave up.
     """
-    job, schemas, expected = _plan_job(config, directory, files, before, taken)
-    for name, uri in job.uris.items():
-        io.create(uri, schemas[name])
+    job = _plan_job(config, directory, files, before, taken)
+    for table in job.tables.values():
+        io.create(table.uri, table.schema)
     chunks = list(iter_chunks({name: files[name] for name in job.sources}, writing.chunk_rows))
     settled = _load_settled(job, chunks, directory) if config.splits.overlap != "report" else None
 
     try:
         if settled is None:
-            assign_left(job, schemas, chunks, writing)
-        refs = {name: io.find_latest(uri) for name, uri in job.uris.items()}
+            assign_left(job, chunks, writing)
+        refs = {name: io.find_latest(table.uri) for name, table in job.tables.items()}
         if settled is None:
-            found = {name: deal.count_split(ref, name) for name, ref in refs.items()}
-            _check(refs, found, expected)
-            deal.check_usable(refs, found, max_error_rate)
+            found = {name: count_split(ref, name) for name, ref in refs.items()}
+            _check(job, refs, found)
             new = {name: ref for name, ref in refs.items() if name != AUDIT}
-            settled = _compare_splits(config, new, directory, before)
+            for name, ref in new.items():
+                check_share("splits", ref, found[name], max_error_rate, split=name)
+            if AUDIT in found and found[AUDIT].errors.get("no_gold", 0) == found[AUDIT].rows:
+                raise SourceError(f"splits.audit: {deal.NO_AUDIT.format(rows=f'{found[AUDIT].rows:,}')}")
+            compared = {**before, **new}
+            domains = {name: config.domain_of(name) for name in compared}
+            columns = {name: get_domain(domain).columns.names for name, domain in domains.items()}
+            overlaps, mend = find(compared, domains, last=POOL, dealt=before), MEND_ADDED if before else MEND
+            settled = settle(overlaps, config.splits.overlap, compared, columns, mend=mend)
+            if settled.row_ids:
+                settled.save(directory)
         gone = {name: _get_gone_rows(settled, name) for name in refs}
         refs = {name: remove(ref, gone[name], guard=writing.guard) if gone[name] else ref for name, ref in refs.items()}
     except ray.exceptions.RayError as error:
         raise make_driver_error(error, "prepare") from error
-    kept = {name: deal.count_split(ref, name) for name, ref in refs.items()}
+    kept = {name: count_split(ref, name) for name, ref in refs.items()}
     counts = {name: replace(count, rows=count.rows + len(gone[name])) for name, count in kept.items()}
-    _check(refs, counts, expected)
+    _check(job, refs, counts)
     compacted = {name: compact(ref, writing.fragment_mb, guard=writing.guard) for name, ref in refs.items()}
     return PreparedRefs(tables=compacted, counts=counts, overlap=settled.overlap)
 
 
-def assign_left(
-    job: deal.DealJob, schemas: Mapping[str, pa.Schema], chunks: Sequence[deal.SourceChunk], writing: SplitWriting
-) -> None:
+def assign_left(job: deal.DealJob, chunks: Sequence[deal.SourceChunk], writing: SplitWriting) -> None:
     """Write the chunks that the tables do not have yet, in their order, in Ray tasks."""
-    done = {name: commits.read_committed_ids(uri) for name, uri in job.uris.items()}
+    done = {name: commits.read_committed_ids(table.uri) for name, table in job.tables.items()}
     left, found = _find_left_chunks(job, chunks, done)
     if unfit := [name for name, ids in done.items() if found[name] != len(ids)]:
         for name in unfit:
             # Older versions stay readable: this mode adds a version without rows.
-            lance.write_dataset(schemas[name].empty_table(), job.uris[name], mode="overwrite")
+            lance.write_dataset(job.tables[name].schema.empty_table(), job.tables[name].uri, mode="overwrite")
             done[name] = BitMap64()
         left, _ = _find_left_chunks(job, chunks, done)
-    num_done = sum(len(ids) for ids in done.values())
+    num_done, total = sum(map(len, done.values())), sum(table.rows for table in job.tables.values())
 
     def committed(round_: CommitRound) -> None:
         if writing.progress is not None:
-            writing.progress(Standing(rows=num_done + sum(round_.rows.values()), total=job.num_rows))
+            writing.progress(Standing(rows=num_done + sum(round_.rows.values()), total=total))
 
     committed(CommitRound({}, 0.0))
     if left:
@@ -194,8 +211,7 @@ def _plan_job(
     files: Mapping[str, Sequence[SourceFile]],
     before: Mapping[str, TableRef],
     taken: Mapping[str, int],
-) -> tuple[deal.DealJob, dict[str, pa.Schema], dict[str, int]]:
-    """Return the job, and the schema and the expected rows of each table."""
+) -> deal.DealJob:
     splits = {name: split for name, split in config.splits.named().items() if name not in before}
     group, sources, expected = config.splits.group, dict[str, deal.DealtSource](), dict[str, int]()
     for source in dict.fromkeys(split.source for split in splits.values()):
@@ -207,27 +223,12 @@ def _plan_job(
         domains = config.domains_of(source)
         sources[source] = deal.DealtSource(domains=domains, id_column=id_column, assignment=assignment, group=group)
         expected |= {name: rows for name, rows in assignment.counts.items() if name in splits}
-    domain_of = {name: get_domain(config.domain_of(name)) for name in splits}
-    if config.splits.audit and POOL in splits:
-        domain_of[AUDIT], expected[AUDIT] = domain_of[POOL], expected[POOL]
-    job = deal.DealJob(sources=sources, uris={name: str(directory / f"{name}.lance") for name in domain_of})
-    clustered = group is not None
-    schemas = {name: deal.make_table_schema(of, name, clustered=clustered) for name, of in domain_of.items()}
-    return job, schemas, expected
-
-
-def _compare_splits(
-    config: RowsConfig, new: Mapping[str, TableRef], directory: Place, before: Mapping[str, TableRef]
-) -> SettledOverlap:
-    """Return the fate of rows that ``new`` splits share with each other or ``before``; save it if rows have to go."""
-    refs = {**before, **new}
-    domains = {name: config.domain_of(name) for name in refs}
-    columns = {name: get_domain(domain).columns.names for name, domain in domains.items()}
-    found = find(refs, domains, last=POOL, dealt=before)
-    settled = settle(found, config.splits.overlap, refs, columns, mend=MEND_ADDED if before else MEND)
-    if settled.row_ids:
-        settled.save(directory)
-    return settled
+    audited = {AUDIT: POOL} if config.splits.audit and POOL in splits else {}
+    tables = {}
+    for name, split in {**dict(zip(splits, splits, strict=True)), **audited}.items():
+        schema = deal.make_table_schema(get_domain(config.domain_of(split)), name, clustered=group is not None)
+        tables[name] = deal.SplitTable(str(directory / f"{name}.lance"), schema, expected[split])
+    return deal.DealJob(sources=sources, tables=tables)
 
 
 def _load_settled(job: deal.DealJob, chunks: Sequence[deal.SourceChunk], directory: Place) -> SettledOverlap | None:
@@ -235,7 +236,7 @@ def _load_settled(job: deal.DealJob, chunks: Sequence[deal.SourceChunk], directo
     settled = SettledOverlap.load(directory)
     if settled is None:
         return None
-    done = {name: commits.read_committed_ids(uri) for name, uri in job.uris.items()}
+    done = {name: commits.read_committed_ids(table.uri) for name, table in job.tables.items()}
     present = {name: ids | _get_gone_rows(settled, name) for name, ids in done.items()}
     left, found = _find_left_chunks(job, chunks, present)
     return settled if not left and all(found[name] == len(ids) for name, ids in present.items()) else None
@@ -263,7 +264,7 @@ def _find_left_chunks(
     job: deal.DealJob, chunks: Sequence[deal.SourceChunk], done: Mapping[str, BitMap64]
 ) -> tuple[list[deal.SourceChunk], dict[str, int]]:
     """Return the chunks with the tables that each still has to fill, and the rows of filled chunks by table."""
-    left, found = [], dict.fromkeys(job.uris, 0)
+    left, found = [], dict.fromkeys(job.tables, 0)
     for chunk in chunks:
         source = job.sources[chunk.source]
         missing = targets = deal.find_targets(job, source)
@@ -278,17 +279,41 @@ def _find_left_chunks(
     return left, found
 
 
-def _check(refs: Mapping[str, TableRef], counts: Mapping[str, deal.SplitCounts], expected: Mapping[str, int]) -> None:
+def _check(job: deal.DealJob, refs: Mapping[str, TableRef], counts: Mapping[str, SplitCounts]) -> None:
     """Refuse a table that lacks rows, and a split without any row that can be used."""
     for name, ref in refs.items():
         rows, errors = counts[name].rows, counts[name].errors
-        if rows != expected[name]:
-            raise CommitError(f"{ref.uri}: {expected[name]} rows in, {rows} rows out")
+        if rows != job.tables[name].rows:
+            raise CommitError(f"{ref.uri}: {job.tables[name].rows} rows in, {rows} rows out")
         if name != AUDIT and sum(errors.values()) == rows:
             raise SourceError(
                 f"splits.{name}: none of its {rows} rows is usable ({deal.describe_errors(errors)}); `curate inspect "
                 f"{ref.uri}` shows them; fix them"
             )
+
+
+def check_share(section: str, ref: TableRef, count: SplitCounts, max_error_rate: float, *, split: str = "") -> None:
+    """Raise ``SourceError`` if a table has a larger share of error rows than ``max_error_rate`` of this section."""
+    num_bad, kinds = sum(count.errors.values()), deal.describe_errors(count.errors)
+    if num_bad > max_error_rate * count.rows:
+        raise SourceError(
+            f"{section}{'.' if split else ''}{split}: {num_bad:,} of {count.rows:,} rows cannot be used "
+            f"({kinds}), more than {section}.max_error_rate {max_error_rate}; `curate inspect "
+            f'{ref.uri} --where "error IS NOT NULL"` shows them; fix them, or raise the limit: then they are left out'
+        )
+
+
+def count_split(ref: TableRef, name: str) -> SplitCounts:
+    """Count the rows and errors of a split's table, or of the audit table."""
+    rows, errors = 0, Counter[str]()
+    problems = "solution_error" if name == AUDIT else "error"
+    columns = [problems, *(["gold"] if name == AUDIT else [])]
+    for batch in iter_checked(io.open_table(ref).scanner(columns=columns).to_batches()):
+        rows += batch.num_rows
+        if name == AUDIT and (num_unknown := batch.column("gold").null_count):
+            errors["no_gold"] += num_unknown
+        errors.update(map(get_error_kind, batch.column(problems).drop_null().to_pylist()))
+    return SplitCounts(rows=rows, errors=dict(errors.most_common()))
 
 
 def check_columns(config: RowsConfig, source: str, files: Sequence[SourceFile]) -> None:

@@ -86,16 +86,15 @@ def preview(
     return found
 
 
-def preview_pool(files: Sequence[SourceFile], domain: DomainConfig, seed: int) -> Looked:
-    """Return some rows of a filter's pool, or all rows of a small pool, read as its first stage will read them."""
+def check_pool(files: Sequence[SourceFile], domain: DomainConfig, seed: int, limit: float) -> Iterator[str]:
+    """Look at some rows of a filter's pool, or all rows of a small pool, as its first stage will read them.
+
+    Yield a line if some cannot be used; refuse more than a share ``limit`` of them.
+    """
     num_rows = sum(file.num_rows for file in files)
     rows = read_rows_at(files, _draw_positions(num_rows, seed))
-    return _look_at_rows(rows, files, get_domain(domain), POOL, num_rows)
-
-
-def check_pool(looked: Looked, limit: float) -> Iterator[str]:
-    """Yield a line if rows of a filter's pool cannot be used; refuse more than a share ``limit`` of them."""
-    return _check_usable("pool", "pool.max_error_rate", looked, limit)
+    looked = _look_at_rows(rows, files, get_domain(domain), POOL, num_rows)
+    yield from _check_usable("pool", "pool.max_error_rate", looked, limit)
 
 
 def _look_at_rows(

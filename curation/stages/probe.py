@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -47,8 +48,7 @@ FREE = 0.75
 """Maximum ratio of time per row, at twice as many concurrent rows, that shows that the model had free capacity."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Population:
+class Population(NamedTuple):
     """The rows for which a forecast is made."""
 
     rows: int

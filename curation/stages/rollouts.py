@@ -12,7 +12,6 @@ from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from pyroaring import BitMap64
 
 from curation.arms import ARMS
@@ -22,7 +21,7 @@ from curation.domains import Domain, attempt, get_domain
 from curation.domains.grading import check_labels
 from curation.hashing import derive
 from curation.json_types import Json
-from curation.passes.job import ChunkWorker, Job, Models, PassOptions, Row, count_errors
+from curation.passes.job import Job, Models, PassOptions, Row
 from curation.passes.run import run_pass
 from curation.refs import TableRef
 from curation.rundir.graph import Done
@@ -30,17 +29,15 @@ from curation.rundir.run import Task
 from curation.selection import Candidates
 from curation.selection.top_n import TopN
 from curation.signals import label_request
-from curation.stages.asking import AskModel
+from curation.stages.asking import AskModel, RowsWorker
 from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, select_measurable
-from curation.stages.gold import GoldTexts, WeakFormat, decide
-from curation.stages.length import Limit
+from curation.stages.gold import GoldRollouts, GoldTexts, Limit, decide
 from curation.stages.rows import read_ids
 from curation.stages.select import compute_budget
 from curation.storage.paths import to_place
-from curation.tables import commits, io, schemas
+from curation.tables import io, schemas
 from curation.tables.row_ids import find_missing_ids
 from curation.teachers import Teacher
-from curation.teachers.wrapped import WrappedTeacher
 
 UNKNOWN, NO, YES = -1, 0, 1
 """States of a row in a draw: whether it has a completion to train on."""
@@ -58,33 +55,7 @@ class RolloutJob(Job):
 
     def worker(self, models: Models) -> "RolloutWorker":
         """Return the worker that asks about the job's chunks in a process."""
-        return RolloutWorker(self, self.load(models))
-
-
-@dataclass(frozen=True, kw_only=True)
-class GoldRollouts:
-    """The source of gold arms' completions, the counts behind the decision, and the samples drawn."""
-
-    texts: GoldTexts
-    weak: WeakFormat
-    num_gold: int
-    num_solved: int
-    num_asked: int = 0
-    num_found: int = 0
-    num_samples: int = 0
-
-    @property
-    def words(self) -> str:
-        """Description of the completions that gold arms train on, and of the reason."""
-        share = f"{self.weak.num_bare:,} of {self.weak.num_rows:,} weak completions are bare answers"
-        if self.texts.source == "answer":
-            return f"{share}; gold arms train on bare answers"
-        if self.texts.source == "solution":
-            return f"{share}; gold arms train on worked solutions, of {self.num_solved:,} of {self.num_gold:,} rows"
-        return (
-            f"{share}; gold arms train on the teacher's own rollouts that gold grades right: of {self.num_asked:,} "
-            f"rows with a wrong weak label {self.num_found:,} are right in one of {self.num_samples:,} further samples"
-        )
+        return RolloutWorker(self, models)
 
 
 class RollOut(AskModel):
@@ -118,28 +89,22 @@ class RollOut(AskModel):
         return Done(outputs=made, rows=made.num_asked)
 
 
-class RolloutWorker(ChunkWorker[list[Json]]):
-    """A worker that samples completions of one teacher."""
+class RolloutWorker(RowsWorker):
+    """A worker that samples completions of one teacher; its rows are those of ``schemas.ROLLOUTS``."""
 
-    def __init__(self, job: RolloutJob, teacher: WrappedTeacher) -> None:
+    def __init__(self, job: RolloutJob, models: Models) -> None:
+        super().__init__(job.telemetry, job.uri, schemas.ROLLOUTS)
         self._job, self._domain = job, get_domain(job.domain)
-        self.meter = self._teacher = teacher
+        self.meter = self._teacher = job.load(models)
 
     def work(self, rows: list[Row]) -> list[Json]:
-        """Sample completions, and return rows of ``schemas.ROLLOUTS``."""
+        """Sample completions."""
         job, about = self._job, (self._domain, self._teacher, rows, self._job.decoding)
         return draw(*about, num_samples=job.num_samples, seed=job.seed, limit=job.limit, on_batch=self.alive)
 
     def give_up(self, rows: list[Row], error: str) -> list[Json]:
         """Return rows without a completion."""
-        return [{"row_id": row["row_id"], "num_samples": 0, "error": error} for row in rows]
-
-    def write(self, parts: list[list[Json]], note: Json) -> pa.Table:
-        """Write one fragment; return its row of ``commits.WRITTEN``."""
-        rows = [row for part in parts for row in part]
-        note = note | count_errors(self._job.telemetry, (row["error"] for row in rows if row.get("error")))
-        written = pa.Table.from_pylist(rows, schema=schemas.ROLLOUTS)
-        return commits.write_fragment(written, self._job.uri, schemas.ROLLOUTS, note=note)
+        return [row | {"num_samples": 0} for row in super().give_up(rows, error)]
 
 
 def draw(
@@ -185,19 +150,24 @@ def roll_out(job: SelectJob, asked: RolloutJob, **how: Unpack[PassOptions]) -> G
     """Decide what the gold arms of ``job`` train on, and sample rollouts if they train on the teacher's own."""
     assert job.audit is not None, "RunConfig refuses gold arms without an audit set"
     wanted = job.selection.gold_rollouts.source
-    source, weak, num_gold, num_solved = decide(
-        job.pool, job.labels, job.audit, job.domain, wanted=wanted, seed=job.seed
-    )
-    made = GoldRollouts(texts=GoldTexts(source=source), weak=weak, num_gold=num_gold, num_solved=num_solved)
-    if source != "sample":
+    made = decide(job.pool, job.labels, job.audit, job.domain, wanted=wanted, seed=job.seed)
+    if made.texts.source != "sample":
         return made
-    budget, sampling = compute_budget(job), _Sampling(job, asked, how)
+    budget = compute_budget(job)
+    samples = io.create(asked.uri, schemas.ROLLOUTS)  # those of a run that was cut off are kept, of whatever round
     if budget.n:
-        sampling.fill(Chooser(job, budget), budget.n)
-    table = io.read(sampling.table, ["completion", "num_samples"])
+        chooser, right = Chooser(job, budget), job.gold.right
+        arms = [ARMS[name] for name in job.selection.arms if ARMS[name].gold]
+        for arm in sorted(arms, key=lambda arm: not arm.ranked):
+            if arm.ranked:
+                ids_n = chooser.top(arm).row_ids_n
+                samples = _sample(job, asked, samples, ids_n[find_missing_ids(ids_n, right)], how)
+            else:
+                samples = _sample_draw(job, asked, samples, chooser.candidates(arm), right, budget.n, how)
+    table = io.read(samples, ["completion", "num_samples"])
     return replace(
         made,
-        texts=GoldTexts(source=source, samples=sampling.table),
+        texts=replace(made.texts, samples=samples),
         num_asked=table.num_rows,
         num_found=table.num_rows - table["completion"].null_count,
         num_samples=int(table["num_samples"].to_numpy().sum()),
@@ -218,63 +188,48 @@ def count_to_resolve(state_M: npt.NDArray[np.int8], n: int, rate: float) -> int:
     return int(min(max(np.searchsorted(expected_M, n - 1e-9) + 1, unknown[0] + 1), len(state_M)))
 
 
-class _Sampling:
-    """The table of samples, filled in rounds, because the rows to ask about depend on the results of others."""
+def _sample_draw(
+    job: SelectJob,
+    asked: RolloutJob,
+    samples: TableRef,
+    candidates: Candidates,
+    right: BitMap64,
+    n: int,
+    how: PassOptions,
+) -> TableRef:
+    """Sample in rounds until n rows of a draw can be taught, as whom to ask depends on the results of others."""
+    score_N = candidates.raw_score_N
+    right_N = ~find_missing_ids(candidates.row_ids_N, right) & np.isfinite(score_N)
+    # No draw reaches beyond its n-th row with a right weak label.
+    lowest = np.partition(score_N[right_N], -n)[-n] if right_N.sum() >= n else -np.inf
+    ids_M = TopN().cut(candidates, int((score_N >= lowest).sum()), derive(job.seed, "ties")).row_ids_n
+    right_M = ~find_missing_ids(ids_M, right)
+    rate = 1.0  # at first only rows that are needed in any case
+    while True:
+        found_N = read_ids(samples, "completion IS NOT NULL")
+        state_M = np.where(np.isin(ids_M, read_ids(samples)), NO, UNKNOWN).astype(np.int8)
+        state_M[right_M | np.isin(ids_M, found_N)] = YES
+        num_rows = count_to_resolve(state_M, n, rate)
+        if not num_rows:
+            return samples
+        samples = _sample(job, asked, samples, ids_M[:num_rows][state_M[:num_rows] == UNKNOWN], how)
+        rate = max(io.count(samples, "completion IS NOT NULL"), 1) / io.count(samples)
 
-    def __init__(self, job: SelectJob, asked: RolloutJob, how: PassOptions) -> None:
-        self._job, self._asked, self._how = job, asked, how
-        # Those of a run that was cut off are kept, whatever round they are of.
-        self._read(io.create(asked.uri, schemas.ROLLOUTS))
 
-    def fill(self, chooser: Chooser, n: int) -> None:
-        """Ask the teacher about the rows of every gold arm, those of arms that rank first."""
-        right = self._job.gold.right
-        arms = [ARMS[name] for name in self._job.selection.arms if ARMS[name].gold]
-        for arm in arms:
-            if arm.ranked:
-                ids_n = chooser.top(arm).row_ids_n
-                self._ask(ids_n[find_missing_ids(ids_n, right)])
-        for arm in arms:
-            if not arm.ranked:
-                self._draw(chooser.candidates(arm), n, right)
-
-    def _draw(self, candidates: Candidates, n: int, right: BitMap64) -> None:
-        score_N = candidates.raw_score_N
-        right_N = ~find_missing_ids(candidates.row_ids_N, right) & np.isfinite(score_N)
-        # No draw reaches beyond its n-th row with a right weak label.
-        lowest = np.partition(score_N[right_N], -n)[-n] if right_N.sum() >= n else -np.inf
-        ids_M = TopN().cut(candidates, int((score_N >= lowest).sum()), derive(self._job.seed, "ties")).row_ids_n
-        right_M = ~find_missing_ids(ids_M, right)
-        rate = 1.0  # at first only rows that are needed in any case
-        while True:
-            state_M = np.where(np.isin(ids_M, self._ids), NO, UNKNOWN).astype(np.int8)
-            state_M[right_M | np.isin(ids_M, self._found)] = YES
-            num_rows = count_to_resolve(state_M, n, rate)
-            if not num_rows:
-                return
-            self._ask(ids_M[:num_rows][state_M[:num_rows] == UNKNOWN])
-            rate = max(len(self._found), 1) / len(self._ids)
-
-    def _ask(self, ids_M: Int64s) -> None:
-        """Ask the teacher about rows, except those that it was already asked about."""
-        wanted = np.union1d(self._ids, ids_M)
-        if len(wanted) == len(self._ids):
-            return
-        assert self._job.audit is not None, "RunConfig refuses gold arms without an audit set"
-        gold = io.take(self._job.audit, wanted, ["gold"])["gold"]
-        examples = io.take(self._job.pool, wanted).append_column(schemas.GOLD, gold)
-        rows = io.write(examples, str(to_place(self._asked.uri).with_name("asked.lance")))
-        result = run_pass(
-            replace(self._asked, examples=rows),
-            name="the rollouts of gold labels",
-            uri=self._asked.uri,
-            schema=schemas.ROLLOUTS,
-            takes=lambda ids_N: np.ones(len(ids_N), dtype=np.bool_),
-            **self._how,
-        )
-        self._read(result.table)
-
-    def _read(self, table: TableRef) -> None:
-        self.table = table
-        self._ids: Int64s = np.sort(read_ids(table))
-        self._found = read_ids(table, "completion IS NOT NULL")
+def _sample(job: SelectJob, asked: RolloutJob, samples: TableRef, ids_M: Int64s, how: PassOptions) -> TableRef:
+    """Return the samples with those of more rows; rows that the teacher was asked about are not asked about again."""
+    known_N = read_ids(samples)
+    wanted = np.union1d(known_N, ids_M)
+    if len(wanted) == len(known_N):
+        return samples
+    assert job.audit is not None, "RunConfig refuses gold arms without an audit set"
+    gold = io.take(job.audit, wanted, ["gold"])["gold"]
+    examples = io.take(job.pool, wanted).append_column(schemas.GOLD, gold)
+    return run_pass(
+        replace(asked, examples=io.write(examples, str(to_place(asked.uri).with_name("asked.lance")))),
+        name="the rollouts of gold labels",
+        uri=asked.uri,
+        schema=schemas.ROLLOUTS,
+        takes=lambda ids_N: np.ones(len(ids_N), dtype=np.bool_),
+        **how,
+    ).table

@@ -19,6 +19,8 @@ from curation.tasks import run_in_tasks
 from curation.telemetry.standing import Standing, Update
 
 COMMIT_SECONDS = 2.0
+PART_ROWS = 1 << 14
+"""The number of rows that are rendered at a time."""
 ONE_CPU: Mapping[str, float] = MappingProxyType({"num_cpus": 1})
 NO_IDS: Int64s = np.zeros(0, dtype=np.int64)
 

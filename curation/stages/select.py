@@ -19,29 +19,38 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curation import memory
-from curation.arms import ARMS, Arm
+from curation.arms import ARMS
 from curation.arrays import Int64s
-from curation.domains import Example, get_domain
+from curation.config import DomainConfig
+from curation.domains import Example, get_domain, get_preference_function
 from curation.domains.formats import Format
 from curation.domains.unseen_labels import UnseenLabels, count_unseen
 from curation.errors import BudgetError, CurationError, RunFailedError
 from curation.hashing import derive
 from curation.json_types import Json
-from curation.refs import ModelRef, TableRef
-from curation.rundir.graph import Done, In, Stage
+from curation.refs import ListDigest, ModelRef, TableRef
+from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task
-from curation.stages.budget import ComputedBudget, resolve
-from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, select_measurable
-from curation.stages.gold import GoldTexts, WeakFormat, measure_weak_format
-from curation.stages.pool_scores import LAST
-from curation.stages.rows import read_sorted_ids
-from curation.stages.selected import PART_ROWS, WrittenRows, describe_absent_arms, write_rows
+from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, resolve, select_measurable
+from curation.stages.gold import GoldTexts, measure_weak_format
+from curation.stages.pool_scores import LAST, ComputedBudget
+from curation.stages.rows import PART_ROWS, read_sorted_ids
 from curation.storage.paths import Place
 from curation.tables import io, schemas
 from curation.trust import get_trust
 
 BLOCK_ROWS, BLOCK_BYTES = PART_ROWS << 3, 16 << 20
 """Maximum number of rows, and their approximate bytes, that are read together; larger reads skip fewer bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenRows:
+    """A table of selected rows."""
+
+    table: TableRef
+    num_rows: int
+    digest: str
+    """A digest of row ids and of the texts that are taught: equal rows train equal students."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +111,13 @@ class Select(Stage):
         for arm, why in dropped.items():
             task.say(f"the arm {arm} drops out: {why}")
             task.manifest.event("dropped", stage=task.name, arm=arm, why=why)
-        if not choice.selection.arms:
-            return self._end_without_arms(dropped)
+        if not choice.selection.arms:  # it ends a chain after its first generation, and fails in it
+            text = "; ".join(f"{arm}: {why}" for arm, why in dropped.items())
+            if not self.generation:
+                raise RunFailedError(f"no arm of selection.arms can be measured ({text}); add an arm, e.g. trust")
+            why = f"no arm of generation {self.generation} can be measured ({text})"
+            absent = describe_absent_arms(dropped) | {"budget": why}
+            return Done(outputs=self.Made(budget=None, arms={}, rows_of={}, dropped=dropped, absent=absent), rows=0)
         job = SelectJob(**vars(choice), texts=texts, teacher=self.teacher, generation=self.generation)
         unseen = None if job.seen is None else count_unseen(job.labels, job.seen)
         unseen = unseen if unseen is not None and unseen.num_rows else None
@@ -130,31 +144,32 @@ class Select(Stage):
         )
         return Done(outputs=made, rows=sum(selection.num_rows for selection in selections))
 
-    def _end_without_arms(self, dropped: Mapping[str, str]) -> Done:
-        """Return the outputs if no arm is left, which ends a chain after its first generation and fails in it."""
-        text = "; ".join(f"{arm}: {why}" for arm, why in dropped.items())
-        if not self.generation:
-            raise RunFailedError(f"no arm of selection.arms can be measured ({text}); add an arm, e.g. trust")
-        why = f"no arm of generation {self.generation} can be measured ({text})"
-        absent = describe_absent_arms(dropped) | {"budget": why}
-        return Done(outputs=self.Made(budget=None, arms={}, rows_of={}, dropped={**dropped}, absent=absent), rows=0)
-
 
 def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selection]]:
     """Return the budget and each arm's selection, written to ``directory`` as ``<arm>.lance``."""
     budget = compute_budget(job)
-    chooser = Chooser(job, budget)
+    chooser, n = Chooser(job, budget), budget.n
     weak = measure_weak_format(job.pool, job.labels, job.domain, seed=derive(job.seed, "format"))
     by_gold = job.too_long is not None and io.count(job.too_long, filter="gold AND NOT weak") > 0
     selections = []
     for name in job.selection.arms:
         arm = ARMS[name]
         with _naming_arm(name, job):
-            taken = chooser.taken(arm)
+            row_ids, threshold = chooser.taken(arm)
         memory.trim()
-        rows, target = iter_rows(job, name, taken.row_ids), directory / f"{name}.lance"
+        rows, target = iter_rows(job, name, row_ids), directory / f"{name}.lance"
         written = write_rows(rows, schemas.SELECTION, target, ("completion", "row_id"))
-        num_unread, threshold = chooser.num_unread(arm, written.table), taken.threshold
+        num_unread = chooser.num_unread(arm, written.table)
+        source, num_rows = job.texts.source, written.num_rows
+        notes = [] if not num_unread else [f"of {num_unread:,} of {n:,} rows no value could be read: they rank last"]
+        form: Format = "label" if source == "label" else weak.format
+        if arm.gold and source != "label":
+            form = "answer" if source == "answer" else "rollout"
+            if form == "answer" and weak.format == "rollout":
+                notes.append("bare answers, where the weak arms train on rollouts (selection.gold_rollouts.source)")
+            if num_rows < n:
+                without = "that gold grades right" if source == "sample" else "in the dataset"
+                notes.append(f"{n - num_rows:,} of {n:,} rows have no rollout {without}")
         has_threshold = arm.ranked and not num_unread and threshold is not None and threshold > LAST
         selections.append(
             Selection(
@@ -162,42 +177,33 @@ def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selec
                 **vars(written),
                 threshold=threshold if has_threshold else None,
                 oracle=arm.oracle or budget.oracle or by_gold,
+                format=form,
+                completion_source=source if arm.gold or source == "label" else "weak",
+                format_note="; ".join(notes) or None,
                 median_characters=compute_median_length(written.table),
-                **_describe_format(job, arm, weak, num_rows=written.num_rows, n=budget.n, num_unread=num_unread),
             )
         )
     return budget, selections
 
 
 def compute_budget(job: SelectJob) -> ComputedBudget:
-    """Return the budget with the one n that all arms can select; ``BudgetError`` if there is none."""
-    budget = resolve(
-        job.selection.budget,
-        job.labels,
-        grades=job.grades,
-        measured=job.measured,
-        calibration=job.calibration,
-        too_long=job.too_long,
-        repeats=job.repeats,
-        seen=None if job.seen is None else job.seen.labels,
-        classes=get_domain(job.domain).closed_labels(),
-        seed=derive(job.seed, "risk"),
-    )
+    """Return the budget with the one n that all arms can select; ``BudgetError`` if there is none.
+
+    It is the largest number of rows that the divisions leave to every arm.
+    """
+    budget = resolve(job)
     if not budget.n:
         return budget
     values = {name: division.set(budget) for name, division in job.divisions.items()}
     budget = replace(budget, divided={name: value for name, value in values.items() if value is not None})
-    return _fit_all(job, budget) if any(job.divisions[name].leaves_fewer for name in budget.divided) else budget
-
-
-def _fit_all(job: SelectJob, budget: ComputedBudget) -> ComputedBudget:
-    """Return the budget with the largest number of rows that the divisions leave to every arm."""
+    if not any(job.divisions[name].leaves_fewer for name in budget.divided):
+        return budget
     chooser, left = Chooser(job, budget), {}
     for name in job.selection.arms:
         with _naming_arm(name, job):
             left[name] = chooser.num_left(ARMS[name])
     if budget.is_cut:
-        left[budget.reference] = chooser.num_left_of_top(ARMS[budget.reference])
+        left[budget.reference] = chooser.num_left(ARMS[budget.reference], of_top=True)
     fewest = min(left, key=left.__getitem__)
     if left[fewest] == budget.n:
         return budget
@@ -240,24 +246,6 @@ def _naming_arm(name: str, job: SelectJob) -> Iterator[None]:
         raise BudgetError("; ".join([f"arm {name}: {error}", *words, "or drop the arm"])) from error
 
 
-def _describe_format(
-    job: SelectJob, arm: Arm, weak: WeakFormat, *, num_rows: int, n: int, num_unread: int
-) -> dict[str, Any]:
-    """Return an arm's ``Selection`` fields on its format; ``num_unread`` counts rows whose signal was unreadable."""
-    source = job.texts.source
-    notes = [] if not num_unread else [f"of {num_unread:,} of {n:,} rows no value could be read: they rank last"]
-    form: Format = "label" if source == "label" else weak.format
-    if arm.gold and source != "label":
-        form = "answer" if source == "answer" else "rollout"
-        if form == "answer" and weak.format == "rollout":
-            notes.append("bare answers, where the weak arms train on rollouts (selection.gold_rollouts.source)")
-        if num_rows < n:
-            without = "that gold grades right" if source == "sample" else "in the dataset"
-            notes.append(f"{n - num_rows:,} of {n:,} rows have no rollout {without}")
-    taught = source if arm.gold or source == "label" else "weak"
-    return {"format": form, "completion_source": taught, "format_note": "; ".join(notes) or None}
-
-
 def iter_rows(job: SelectJob, name: str, row_ids: Iterable[Int64s]) -> Iterator[pa.Table]:
     """Yield the rows of an arm by rank (schema ``schemas.SELECTION``), at most ``PART_ROWS`` at a time."""
     arm, domain = ARMS[name], get_domain(job.domain)
@@ -279,9 +267,7 @@ def iter_rows(job: SelectJob, name: str, row_ids: Iterable[Int64s]) -> Iterator[
         values["prompt"] = [domain.prompt(example) for example in examples]
         if gold is not None:
             values |= gold.taught(weak["row_id"].to_numpy(), examples, domain)
-        columns = [(values[field.name], field.type) for field in schemas.SELECTION]
-        arrays = [column if isinstance(column, pa.ChunkedArray) else pa.array(column, of) for column, of in columns]
-        yield pa.table(arrays, schemas.SELECTION)
+        yield pa.table(values, schema=schemas.SELECTION)
 
 
 def iter_regrouped(parts: Iterable[Int64s], num_rows: int) -> Iterator[Int64s]:
@@ -322,3 +308,65 @@ def _look_up(
             num_parts = BLOCK_BYTES * len(in_pool_M) // (examples.nbytes + weak.nbytes) // PART_ROWS
             num_rows = PART_ROWS * min(max(num_parts, 1), BLOCK_ROWS // PART_ROWS)
         rank += len(ids_M)
+
+
+def write_rows(parts: Iterable[pa.Table], schema: pa.Schema, target: Place, taught: Sequence[str]) -> WrittenRows:
+    """Write rows as they come to a table; the digest covers the columns ``taught``."""
+    digest = ListDigest()
+
+    def digested() -> Iterator[pa.Table]:
+        for part in parts:
+            digest.extend(part.select(taught).to_pylist())
+            yield part
+
+    table = io.write_parts(digested(), schema, str(target))
+    return WrittenRows(table=table, num_rows=digest.num_items, digest=digest.hexdigest)
+
+
+class WritePreferences(Stage):
+    """A stage that writes the rows that every arm selected again, as ``prompt``, ``chosen`` and ``rejected``."""
+
+    class Made(NamedTuple):
+        arms: dict[str, WrittenRows]
+        """The pairs of the arms that did not drop out (schema ``schemas.PREFERENCES``)."""
+        rows_of: dict[str, TableRef | None]
+        """The tables by arm, None for an arm that selected nothing and thus has no student."""
+        absent: dict[str, str]
+
+    selected: InEach[TableRef | None]
+    """Selections by arm, None for an arm that dropped out."""
+    dropped: In[dict[str, str]]
+    pool: In[TableRef]
+    domain: DomainConfig
+
+    def run(self, task: Task) -> Done:
+        """Look up the answers, and write each arm's table."""
+        taught = ("chosen", "prompt", "rejected", "row_id")
+        found = {
+            arm: write_rows(self._iter_parts(table), schemas.PREFERENCES, task.directory / f"{arm}.lance", taught)
+            for arm, table in self.selected.items()
+            if table is not None
+        }
+        rows_of = {arm: rows.table if rows.num_rows else None for arm, rows in found.items()}
+        made = self.Made(arms=found, rows_of=rows_of, absent=describe_absent_arms(self.dropped))
+        return Done(outputs=made, rows=sum(rows.num_rows for rows in found.values()))
+
+    def _iter_parts(self, selection: TableRef) -> Iterator[pa.Table]:
+        """Yield the pairs of a selection by rank, without rows that have no label and thus no preference."""
+        domain, examples = get_domain(self.domain), io.Lookup(self.pool)
+        preference = get_preference_function(domain)
+        assert preference is not None, "described for pairs alone"
+        for batch in io.open_table(selection).to_batches(batch_size=PART_ROWS, filter="label IS NOT NULL"):
+            rows = batch.cast(schemas.SELECTION)
+            found = examples.take(rows.column("row_id").to_numpy(), list(domain.columns.names)).to_pylist()
+            labels = rows.column("label").to_pylist()
+            pairs = [preference(label, example) for label, example in zip(labels, found, strict=True)]
+            texts = dict(zip(("prompt", "chosen", "rejected"), map(list, zip(*pairs, strict=True)), strict=True))
+            columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+            yield pa.table({**columns, **texts}, schema=schemas.PREFERENCES)
+
+
+def describe_absent_arms(dropped: Mapping[str, str]) -> dict[str, str]:
+    """Return the reasons why outputs of dropped arms are missing, by output."""
+    words = {arm: f"the arm {arm} dropped out: {why}" for arm, why in dropped.items()}
+    return {f"{output}.{arm}": why for arm, why in words.items() for output in ("arms", "rows_of")}

@@ -123,16 +123,11 @@ def sample_texts(examples: TableRef, domain: Domain, seed: int) -> list[str]:
 
 def compare(split: TableRef, pool: TableRef, states: Sequence[str], *, seed: int) -> Shift:
     """Return the two-sample test of ``curation.metrics.shift`` on a seeded sample of rows labelled without error."""
-    sides = [join_states(sample_states(ref, states, seed), states) for ref in (split, pool)]
+    sides = [join_states(get_states(sample_rows(ref, states, seed), states), states) for ref in (split, pool)]
     schema = io.open_table(pool).schema
     numbers = [state for state in states if not pa.types.is_nested(schema.field(get_input_column(state)).type)]
     inputs = f"numbers that came with the labels ({', '.join(numbers)})" if numbers else "hidden states"
     return replace(compare_samples(*sides, seed=seed), inputs=inputs)
-
-
-def sample_states(ref: TableRef, states: Sequence[str], seed: int) -> dict[str, Float32s]:
-    """Return the states of sampled rows that have all of them, by name, each float32 [N, D], ascending by row id."""
-    return get_states(sample_rows(ref, states, seed), states)
 
 
 def sample_rows(ref: TableRef, states: Sequence[str], seed: int, further: Sequence[str] = ()) -> pa.Table:

@@ -3,7 +3,7 @@
 Values of a signal that the labelling actors already measured (``LabelJob.asks``) are in the same table and are kept.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Unpack
 
@@ -15,15 +15,13 @@ from curation.config import DomainConfig, RewardConfig
 from curation.domains import get_domain
 from curation.errors import RunFailedError
 from curation.json_types import Json
-from curation.passes.job import ChunkWorker, Job, Models, PassOptions, PassResult, Row, count_errors
+from curation.passes.job import Job, Models, PassOptions, PassResult, Row
 from curation.passes.run import run_pass
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, setting
 from curation.rundir.run import Task
-from curation.signals import Weak, get_signal
-from curation.signals.measure import Ask, Values, ask_of, compute_rewards, measure
-from curation.signals.measure import Row as SignalRow
-from curation.stages.asking import AskModel
+from curation.signals import Ask, Weak, ask_of, compute_rewards, get_signal, measure
+from curation.stages.asking import AskModel, RowsWorker
 from curation.stages.rows import read_ids
 from curation.storage.paths import to_place
 from curation.tables import io, scans, schemas
@@ -31,8 +29,6 @@ from curation.teachers.reward import RewardModel
 
 LABELLED = "label IS NOT NULL AND error IS NULL"
 """Filter of the rows of a labels table that have a label."""
-NO_ANSWER = "its prompt cannot be made or is too long for the model"
-"""Reason why a row has no verdict, if no other error is known."""
 
 
 class MeasureSignal(AskModel):
@@ -101,17 +97,11 @@ class SignalJob(Job):
         return ValueWorker(self, models)
 
 
-class MeasuredValues(NamedTuple):
-    """Results of measuring some rows."""
-
-    values: Values
-    errors: Mapping[int, str]
-
-
-class ValueWorker(ChunkWorker[MeasuredValues]):
+class ValueWorker(RowsWorker):
     """A worker that asks a teacher, or a reward model with a head of its own."""
 
     def __init__(self, job: SignalJob, models: Models) -> None:
+        super().__init__(job.telemetry, job.ask.uri, schemas.SIGNAL)
         self._job, self._domain = job, get_domain(job.domain)
         self._labels = io.Lookup(job.labels)
         self._gold = None if job.gold is None else io.Lookup(job.gold)
@@ -124,32 +114,20 @@ class ValueWorker(ChunkWorker[MeasuredValues]):
             device, asked = "cuda" if job.teacher.actors.num_gpus else "cpu", job.teacher
             self._reward = models.reward(job.model, device=device, dtype=asked.dtype, batch_tokens=asked.batch_tokens)
 
-    def work(self, rows: list[Row]) -> MeasuredValues:
-        """Return the values of rows."""
-        weak = self._take_weak(rows)
-        if self._reward is not None:
-            return MeasuredValues(compute_rewards(self._reward, self._domain, weak), {})
-        about = self._domain, self._teacher, weak, self._job.decoding
-        return MeasuredValues(measure(self._signal, *about, seed=self._job.ask.seed, on_batch=self.alive), {})
-
-    def _take_weak(self, rows: list[Row]) -> list[SignalRow]:
-        """Return the rows with their weak labels and, for a judge, their gold labels."""
+    def work(self, rows: list[Row]) -> list[Json]:
+        """Return the values of rows; a judge also sees their gold labels."""
         ids_N = np.array([row["row_id"] for row in rows], dtype=np.int64)
-        weak = self._labels.take(ids_N, ["label", "completion"]).to_pylist()
+        given = self._labels.take(ids_N, ["label", "completion"]).to_pylist()
         if self._gold is not None:
             golds = self._gold.take(ids_N, ["gold"])["gold"].to_pylist()
             rows = [row | {"gold": gold} for row, gold in zip(rows, golds, strict=True)]
-        return [(row["row_id"], row, Weak(**given)) for row, given in zip(rows, weak, strict=True)]
-
-    def give_up(self, rows: list[Row], error: str) -> MeasuredValues:
-        """Return an error for each row, and no values."""
-        return MeasuredValues({}, {row["row_id"]: error for row in rows})
-
-    def write(self, parts: list[MeasuredValues], note: Json) -> pa.Table:
-        """Write one fragment; return its row of ``commits.WRITTEN``."""
-        values = {row_id: value for part in parts for row_id, value in part.values.items()}
-        errors = {row_id: error for part in parts for row_id, error in part.errors.items()}
-        return self._job.ask.write(values, errors, note=note | count_errors(self._job.telemetry, errors.values()))
+        weak = [(row["row_id"], row, Weak(**label)) for row, label in zip(rows, given, strict=True)]
+        if self._reward is not None:
+            values = compute_rewards(self._reward, self._domain, weak)
+        else:
+            about = self._domain, self._teacher, weak, self._job.decoding
+            values = measure(self._signal, *about, seed=self._job.ask.seed, on_batch=self.alive)
+        return [{"row_id": row_id, "value": value} for row_id, value in values.items()]
 
 
 def measure_signal(job: SignalJob, row_ids_N: Int64s, **how: Unpack[PassOptions]) -> PassResult:
@@ -240,7 +218,8 @@ def refuse_silence(num_asked: int, num_failed: int) -> None:
 
 def describe_no_verdict(error: str | None) -> str:
     """Return the problem of a row on which a judge gave no verdict."""
-    return f"check_failed: the judge gave no verdict: {error or NO_ANSWER}"
+    why = error or "its prompt cannot be made or is too long for the model"
+    return f"check_failed: the judge gave no verdict: {why}"
 
 
 def apply_verdicts(grades: TableRef, verdicts: TableRef, uri: str, *, alone: bool = False) -> TableRef:

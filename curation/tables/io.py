@@ -58,26 +58,17 @@ def find_latest(uri: str) -> TableRef:
 
 def write(table: pa.Table, uri: str) -> TableRef:
     """Write a small table at once; replace a table that an interrupted run left there."""
-    return _write(table, table.schema, uri)
-
-
-def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, uri: str) -> TableRef:
-    """Write a table from batches as they come; replace a table that an interrupted run left there."""
-    reader = pa.RecordBatchReader.from_batches(schema, batches)
-    return _write(reader, schema, uri, max_rows_per_file=FRAGMENT_ROWS)
-
-
-def _write(
-    rows: pa.Table | pa.RecordBatchReader, schema: pa.Schema, uri: str, max_rows_per_file: int = 1 << 20
-) -> TableRef:
     to_place(uri).parent.mkdir(parents=True, exist_ok=True)
     mode = "overwrite" if to_place(uri).exists() else "create"
-    written = lance.write_dataset(rows, uri, schema=schema, mode=mode, max_rows_per_file=max_rows_per_file)
+    written = lance.write_dataset(table, uri, schema=table.schema, mode=mode, max_rows_per_file=1 << 20)
     return TableRef(uri=uri, version=written.version)
 
 
 def write_parts(parts: Iterable[pa.Table], schema: pa.Schema, uri: str) -> TableRef:
-    """Write like :func:`write_batches`, ``FRAGMENT_ROWS`` rows or so many bytes at a time; pass on errors of parts."""
+    """Write a table from parts as they come, ``FRAGMENT_ROWS`` rows or so many bytes at a time; pass on their errors.
+
+    A table that an interrupted run left there is replaced.
+    """
     empty = write(schema.empty_table(), uri)
     fragments: list[FragmentMetadata] = []
     held: list[pa.Table] = []

@@ -6,8 +6,6 @@
 from collections.abc import Iterable, Sequence
 from typing import get_args
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from curation.label_columns import DOMAIN_NUMBERS, LabelNumber, is_from_domain, is_given
@@ -152,19 +150,13 @@ def make_labels_schema(
 
 
 DROPPED = "dropped"
-"""Column of a labels table that was made with a gate (``stages.gating``): whether the teacher was not asked for an
+"""Column of a labels table that was made with a gate (``stages.asking``): whether the teacher was not asked for an
 answer, so that completion, label, states and error are null. No arm selects a dropped row."""
 
 
 def make_answered_filter(labels: pa.Schema) -> str:
     """Return an SQL filter for the rows of a labels table that have an answer: without error, and not dropped."""
     return f"error IS NULL AND NOT {DROPPED}" if DROPPED in labels.names else "error IS NULL"
-
-
-def find_answered(labels: pa.Table) -> npt.NDArray[np.bool_]:
-    """Return which rows of a labels table have an answer, bool [N]: :func:`make_answered_filter` for rows in memory."""
-    are_N: npt.NDArray[np.bool_] = labels["error"].is_null().to_numpy()
-    return are_N & ~labels[DROPPED].to_numpy() if DROPPED in labels.column_names else are_N
 
 
 def make_kept_schema(schema: pa.Schema, states: Sequence[str]) -> pa.Schema:

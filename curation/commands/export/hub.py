@@ -36,8 +36,7 @@ from curation.sources import (
     read_rows,
     require_columns,
 )
-from curation.stages.rows import read_ids
-from curation.stages.selected import PART_ROWS
+from curation.stages.rows import PART_ROWS, read_ids
 from curation.storage.cache import fetch_folder
 from curation.storage.inside import require_enclosed
 from curation.storage.paths import Place, to_place

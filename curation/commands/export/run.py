@@ -21,10 +21,9 @@ from curation.rundir.graph import Position, Stage
 from curation.rundir.manifest import Manifest, StageRecord
 from curation.stages.fit import FitTrust, Search
 from curation.stages.label import Label
-from curation.stages.read import Read
+from curation.stages.label import Read
 from curation.stages.score import Score
-from curation.stages.select import Select
-from curation.stages.selected import WritePreferences
+from curation.stages.select import Select, WritePreferences
 from curation.stages.training import TrainStudent
 from curation.storage.paths import Place, require_reachable, to_place
 from curation.tables import io

@@ -23,9 +23,8 @@ from curation.extras.caps.config import CapKeys
 from curation.refs import TableRef
 from curation.report.evidence import Evidence
 from curation.selection.capped import Labels, make_own_labels
-from curation.stages.budget import ComputedBudget
 from curation.stages.chooser import RowDivision
-from curation.stages.pool_scores import Groups, PoolScores, Reader
+from curation.stages.pool_scores import ComputedBudget, Groups, PoolScores, Reader
 from curation.tables import io
 
 BY_LABEL = "label"

@@ -32,7 +32,7 @@ from curation.refs import TableRef, fingerprint
 from curation.report.measures import compute_count_share
 from curation.rundir.graph import Done, In, Out, Stage, to_plain_json
 from curation.rundir.run import Task
-from curation.signals.measure import Ask
+from curation.signals import Ask
 from curation.stages.asking import AskModel
 from curation.stages.grade import BATCH_ROWS, grade_by_checker, say_failed
 from curation.stages.pool_scores import PoolScores

@@ -23,7 +23,7 @@ from curation.heavy import torch
 from curation.json_types import Json, JsonView
 from curation.refs import TrustRef
 from curation.registry import BACKENDS
-from curation.stages.gating import GateRule, PassingTest
+from curation.stages.asking import GateRule, PassingTest
 from curation.tables import schemas
 from curation.teachers import Request, can_gate
 from curation.trust import load_fitted

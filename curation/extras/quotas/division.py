@@ -23,9 +23,8 @@ from curation.rundir.graph import In, Inputs
 from curation.selection.class_shares import ClassShares, estimate_shares
 from curation.selection.quotas import allocate
 from curation.selection.top_n import check
-from curation.stages.budget import ComputedBudget
 from curation.stages.chooser import RowDivision
-from curation.stages.pool_scores import Groups, PoolScores
+from curation.stages.pool_scores import ComputedBudget, Groups, PoolScores
 
 _KEY, _RISK = "selection.quota", "selection.budget.risk.per: label"
 MOST_CLASSES = 5

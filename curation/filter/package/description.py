@@ -109,7 +109,7 @@ class CoreDescription(Section):
     inputs: tuple[str, ...]
     """States and scalar columns that the function reads, in order."""
     fit: dict[str, Any]
-    """Summary of the fit (``curation.stages.fit.describe_fit``), with the calibration of trust."""
+    """Summary of the fit (``curation.stages.fit.FitTrust``), with the calibration of trust."""
     calibration: CalibrationRows | None
     """Calibration rows, or ``None`` if the package has none, so that only fresh ones can certify a cut."""
     sample: Sample

@@ -24,7 +24,7 @@ from curation.refs import TableRef
 from curation.rundir.graph import Done, In, InEach
 from curation.rundir.run import Task
 from curation.stages import shift
-from curation.stages.gating import GatedStage, GateRule
+from curation.stages.asking import GatedStage, GateRule
 from curation.tables import io
 from curation.tables.schemas import trust_column
 

@@ -32,8 +32,8 @@ from curation.refs import TableRef
 from curation.rundir.graph import Done, In, Stage, setting
 from curation.rundir.run import Task
 from curation.sources import Assignment, Permutation, SourceFile, make_kept_fields, require_columns
-from curation.stages import deal
-from curation.stages.prepare import SplitWriting, assign_left, iter_chunks
+from curation.stages.deal import POOL, DealJob, DealtSource, SplitTable, make_table_schema
+from curation.stages.prepare import SplitCounts, SplitWriting, assign_left, check_share, count_split, iter_chunks
 from curation.storage.lease import Guard, guard_nothing
 from curation.storage.paths import Place, to_place, write_atomically
 from curation.tables import io, schemas
@@ -79,7 +79,7 @@ class PoolRows:
 
     def schema(self) -> pa.Schema:
         """Return the schema of the table: the row id, the domain's columns, the kept ones, and ``error``."""
-        return deal.make_table_schema(get_domain(self.domain), deal.POOL, kept=self.kept)
+        return make_table_schema(get_domain(self.domain), POOL, kept=self.kept)
 
     def check(self) -> None:
         """Refuse files that lack a column that is read or kept, or disagree about a type, by a ``SourceError``."""
@@ -127,8 +127,8 @@ class ReadPool(Stage):
                 commit_seconds=self.commit_seconds, fragment_mb=self.fragment_mb, guard=task.guard, progress=update
             )
             made = read_pool(rows, str(task.directory / "pool.lance"), writing)
-        deal.check_share(
-            "pool", made.pool, deal.SplitCounts(rows=rows.num_rows, errors=made.errors), self.max_error_rate
+        check_share(
+            "pool", made.pool, SplitCounts(rows=rows.num_rows, errors=made.errors), self.max_error_rate
         )
         return Done(outputs=made, rows=rows.num_rows)
 
@@ -137,18 +137,18 @@ def read_pool(rows: PoolRows, uri: str, writing: SplitWriting) -> ReadPool.Made:
     """Write the rows that the table lacks, and return the table and the number of its error rows by kind."""
     rows.check()
     schema, total = rows.schema(), rows.num_rows
-    everything = Assignment(counts={deal.POOL: total}, permutation=Permutation(size=total, seed=0))
-    source = deal.DealtSource(domains={deal.POOL: rows.domain}, id_column=None, assignment=everything, kept=rows.kept)
-    job = deal.DealJob(sources={deal.POOL: source}, uris={deal.POOL: uri})
+    everything = Assignment(counts={POOL: total}, permutation=Permutation(size=total, seed=0))
+    source = DealtSource(domains={POOL: rows.domain}, id_column=None, assignment=everything, kept=rows.kept)
+    job = DealJob(sources={POOL: source}, tables={POOL: SplitTable(uri, schema, total)})
     io.create(uri, schema)
     try:
-        assign_left(job, {deal.POOL: schema}, [*iter_chunks({deal.POOL: rows.files}, writing.chunk_rows)], writing)
+        assign_left(job, [*iter_chunks({POOL: rows.files}, writing.chunk_rows)], writing)
     except ray.exceptions.RayError as error:
         raise make_driver_error(error, "reading the pool") from error
     ref = io.find_latest(uri)
     if (found := io.count(ref)) != total:
         raise CommitError(f"{uri}: {total} rows in, {found} rows out")
-    errors = deal.count_split(ref, deal.POOL).errors
+    errors = count_split(ref, POOL).errors
     if total and sum(errors.values()) == total:
         kind, number = next(iter(errors.items()))
         raise SourceError(f"{rows.files[0].path}: none of {total:,} rows is usable ({number:,} of them {kind})")

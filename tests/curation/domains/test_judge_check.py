@@ -13,8 +13,7 @@ from curation.domains import get_domain
 from curation.domains.checks import JudgeCheck, check_of
 from curation.domains.text import Text
 from curation.errors import ConfigError, RowError
-from curation.signals import Answer, Weak
-from curation.signals.measure import measure
+from curation.signals import Answer, Weak, measure
 from curation.signals.methods import ChosenVerdict
 from curation.stages.signal import apply_verdicts
 from curation.tables import io, schemas

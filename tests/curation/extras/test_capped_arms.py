@@ -20,9 +20,9 @@ from curation.errors import BudgetError, ConfigError
 from curation.extras.caps.division import CapDivision, check_settings
 from curation.hashing import derive, hash64, hash_unit
 from curation.refs import TableRef
-from curation.stages.budget import ComputedBudget, ScoredSplit
 from curation.stages.chooser import SelectJob
 from curation.stages.gold import GoldTexts
+from curation.stages.pool_scores import ComputedBudget, ScoredSplit
 from curation.stages.select import select
 from curation.tables import io, schemas
 

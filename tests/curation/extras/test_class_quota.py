@@ -25,8 +25,8 @@ from curation.hashing import derive, hash64, hash_unit
 from curation.selection.class_shares import estimate_shares
 from curation.selection.quotas import allocate
 from curation.selection.risk import calibrate
-from curation.stages.budget import ComputedBudget, ScoredSplit
 from curation.stages.chooser import SelectJob
+from curation.stages.pool_scores import ComputedBudget, ScoredSplit
 from curation.stages.select import select
 from curation.tables import io, scans, schemas
 

@@ -15,6 +15,7 @@ from curation.config import (
     DomainConfig,
     ModelConfig,
     ScriptedConfig,
+    SelectionConfig,
     TeacherConfig,
     TrustConfig,
 )
@@ -24,12 +25,13 @@ from curation.extras.first_cut.export import collect_held_out, write_cut_target
 from curation.extras.first_cut.gate import FirstCutRule, PromptGate
 from curation.extras.first_cut.threshold import find_first_cut
 from curation.refs import TableRef
-from curation.stages.budget import ScoredSplit, resolve
+from curation.stages.chooser import SelectJob, resolve
+from curation.stages.gold import GoldTexts
 from curation.stages.grade import _grade, _iter_calls
 from curation.stages.label import count_labels
 from curation.stages.label_chunks import LabelJob, LabelWorker, label_rows
-from curation.stages.pool_scores import PoolScores
-from curation.stages.reduce import ScoredOnly
+from curation.stages.pool_scores import PoolScores, ScoredSplit
+from curation.stages.score import ScoredOnly
 from curation.tables import commits, io, schemas
 from curation.teachers import load_teacher
 from curation.teachers.wrapped import WrappedTeacher
@@ -171,14 +173,21 @@ def test_dropped_rows_are_counted_and_neither_graded_nor_selected(tmp_path, rows
     gold = io.write(
         pa.table({"row_id": [row["row_id"] for row in rows], "gold": ["e2e4"] * NUM_ROWS}), str(tmp_path / "gold")
     )
-    budget = resolve(
-        BudgetConfig(share=0.1, reference="internal_confidence"),
-        ref,
+    job = SelectJob(
+        pool=ref,
+        labels=ref,
+        audit=None,
         grades=None,
         measured=ScoredSplit(labels=ref, grades=None),
         calibration=None,
+        domain=CHESS,
+        selection=SelectionConfig(budget=BudgetConfig(share=0.1, reference="internal_confidence"), arms=("naive",)),
+        texts=GoldTexts(source="answer"),
+        teacher=None,
+        generation=0,
         seed=0,
     )
+    budget = resolve(job)
     assert budget.n == int(0.1 * (NUM_ROWS - 1)) > int(0.1 * (NUM_ROWS - 1 - len(dropped)))
     examples = [{name: row[name] for name in ("row_id", "fen", "rating")} for row in rows]
     asked = io.write(pa.Table.from_pylist(examples), str(tmp_path / "examples"))

@@ -22,7 +22,7 @@ from curation.pipeline.running import get_finished_record, rewrite_report
 from curation.report import RunRecord
 from curation.rundir.graph import make_cache_key
 from curation.rundir.manifest import Manifest
-from curation.stages.numbers import read_numbers
+from curation.stages.handover import read_numbers
 from curation.storage import lease
 
 pytestmark = pytest.mark.long
@@ -299,7 +299,7 @@ def test_what_cannot_be_combined_is_refused_with_what_differs(
     metrics_of_first = read_numbers(Manifest.load(first), 0)
     assert metrics_of_first is not None
     with monkeypatch.context() as patch:  # the hand-made tables have no columns of the other domain
-        patch.setattr("curation.stages.numbers.compute_numbers", lambda run, record: metrics_of_first["numbers"])
+        patch.setattr("curation.stages.handover.compute_numbers", lambda run, record: metrics_of_first["numbers"])
         other = finished_run(tmp_path, "letters", 1, domain="mcqa")
     assert "their domains are chess and mcqa" in refused(first, other)
     chain = {"shares": 2, "stop": None}

@@ -17,8 +17,7 @@ from curation.errors import RowError
 from curation.hashing import derive
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef
-from curation.signals import SIGNALS, Answer, Weak, get_signal, label_request
-from curation.signals.measure import Row, measure
+from curation.signals import SIGNALS, Answer, Row, Weak, get_signal, label_request, measure
 from curation.signals.methods import VERDICT_QUESTION, VERDICTS, SelfConsistency
 from curation.signals.verbalized import QUESTION
 from curation.teachers import Teacher, load_teacher

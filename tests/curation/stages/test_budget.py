@@ -11,12 +11,14 @@ import pytest
 from scipy.special import expit
 from scipy.stats import binom
 
-from curation.config import BudgetConfig
+from curation.config import BudgetConfig, DomainConfig, SelectionConfig
 from curation.errors import BudgetError
 from curation.refs import TableRef
 from curation.selection.risk import calibrate
-from curation.stages.budget import ComputedBudget, ScoredSplit, resolve
-from curation.stages.pool_scores import PoolScores
+from curation.stages.chooser import SelectJob
+from curation.stages.chooser import resolve as resolve_job
+from curation.stages.gold import GoldTexts
+from curation.stages.pool_scores import ComputedBudget, PoolScores, ScoredSplit
 from curation.tables import io, schemas
 from curation.trust.parts import find_first_of_each
 
@@ -53,6 +55,14 @@ def scored(folder: Path, columns: dict[str, Any]) -> ScoredSplit:
 def long_table(long: frozenset[int], folder: Path) -> TableRef:
     out = pa.table({"row_id": sorted(long, reverse=True), "weak": [True] * len(long), "gold": [False] * len(long)})
     return io.write(out.cast(schemas.TOO_LONG), str(folder / "too_long.lance"))
+
+
+def resolve(config: BudgetConfig, labels: TableRef, *, seed: int, **tables: Any) -> ComputedBudget:
+    """The budget of a pool with these ``labels``, in a domain whose labels are an open set."""
+    selection = SelectionConfig(arms=("trust",), budget=config)
+    domain, texts = DomainConfig(name="chess"), GoldTexts(source="answer")
+    asked = {"pool": labels, "labels": labels, "audit": None, "domain": domain, "selection": selection, "seed": seed}
+    return resolve_job(SelectJob(**asked, texts=texts, teacher=None, generation=0, **tables))
 
 
 class Case:

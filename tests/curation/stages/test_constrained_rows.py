@@ -10,8 +10,7 @@ from curation.domains import get_domain
 from curation.domains.given import as_asked
 from curation.domains.mcqa import Mcqa
 from curation.errors import ConfigError
-from curation.signals import Weak, get_signal, label_request
-from curation.signals.measure import measure
+from curation.signals import Weak, get_signal, label_request, measure
 from curation.stages.label_chunks import label_rows
 from curation.teachers import load_teacher
 

@@ -29,7 +29,7 @@ from curation.passes.work_queue import WorkQueue
 from curation.refs import ModelRef, TableRef
 from curation.stages.label import RowShare, count_labels, label
 from curation.stages.label_chunks import LabelJob
-from curation.stages.reduce import ScoredOnly
+from curation.stages.score import ScoredOnly
 from curation.tables import commits, io, schemas
 from curation.telemetry.standing import Standing
 

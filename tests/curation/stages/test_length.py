@@ -17,8 +17,8 @@ from curation.domains.chess import Chess
 from curation.errors import ModelError, SourceError
 from curation.models import load_tokenizer, resolve
 from curation.refs import ModelRef, TableRef
-from curation.stages import length as stage
-from curation.stages.length import Limit, MeasureLength, TooLong, find_too_long
+from curation.stages import gold as stage
+from curation.stages.gold import Limit, MeasureLength, TooLong, find_too_long
 from curation.tables import io, schemas
 from train.tokens import Pair, tokenize
 

@@ -20,7 +20,7 @@ from curation.pipeline.running import run_chain
 from curation.refs import TableRef
 from curation.sources import discover
 from curation.stages import overlap
-from curation.stages.dropping import SettledOverlap
+from curation.stages.deal import SettledOverlap
 from curation.stages.prepare import PreparedRefs, SplitWriting, prepare
 from curation.tables import io, schemas
 

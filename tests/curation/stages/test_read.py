@@ -14,8 +14,8 @@ from curation.config import AskConfig, DecodingConfig, DomainConfig
 from curation.models import create
 from curation.passes.job import Models
 from curation.refs import ModelRef
-from curation.stages.read import ReadJob
-from curation.stages.reduce import ScoredOnly
+from curation.stages.label import ReadJob
+from curation.stages.score import ScoredOnly
 from curation.tables import commits, io, schemas
 from curation.trust.linear_probe import LinearProbe
 

@@ -15,8 +15,7 @@ from curation.metrics.shift import MAX_ROWS, mark_sampled
 from curation.refs import TableRef
 from curation.stages.label import RowShare, label
 from curation.stages.label_chunks import LabelJob
-from curation.stages.reduce import ScoredOnly
-from curation.stages.score import compute_score_columns, score
+from curation.stages.score import ScoredOnly, compute_score_columns, score
 from curation.stages.shift import compare
 from curation.tables import io, schemas
 from curation.trust.linear_probe import LinearProbe

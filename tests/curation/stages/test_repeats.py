@@ -10,8 +10,8 @@ import pytest
 
 from curation.config import DomainConfig
 from curation.refs import TableRef
-from curation.stages import overlap, repeats
-from curation.stages.repeats import FindRepeats
+from curation.stages import overlap
+from curation.stages.overlap import FindRepeats
 from curation.tables import io
 
 
@@ -41,7 +41,7 @@ def pool(folder, texts: list[str | None]) -> TableRef:
 @pytest.mark.parametrize("bucket_rows", [1 << 25, 60])
 def test_rows_of_repeated_questions_are_found(local_ray, tmp_path, monkeypatch, bucket_rows):
     monkeypatch.setattr(overlap, "TASK_ROWS", 100)
-    monkeypatch.setattr(repeats, "BUCKET_ROWS", bucket_rows)
+    monkeypatch.setattr(overlap, "BUCKET_ROWS", bucket_rows)
     rng = np.random.default_rng(0)
     numbers = rng.integers(0, 250, 300).tolist()
     ways = (" text  NO. {}.", "Text no. {}")

@@ -12,10 +12,9 @@ from curation.arms import ARMS
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ScriptedConfig, SelectionConfig, TeacherConfig
 from curation.domains.mcqa import Mcqa
 from curation.refs import ModelRef
-from curation.stages.budget import ComputedBudget, ScoredSplit
 from curation.stages.chooser import Chooser, SelectJob
-from curation.stages.gold import GoldTexts
-from curation.stages.length import Limit
+from curation.stages.gold import GoldTexts, Limit
+from curation.stages.pool_scores import ComputedBudget, ScoredSplit
 from curation.stages.rollouts import (
     NO,
     UNKNOWN,

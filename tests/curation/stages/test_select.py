@@ -15,11 +15,10 @@ from curation.errors import BudgetError, RunFailedError
 from curation.hashing import derive, hash64, hash_unit
 from curation.refs import ModelRef, TableRef
 from curation.selection.quotas import allocate, assign_bins
-from curation.stages.budget import ScoredSplit
 from curation.stages.chooser import SelectJob, select_measurable
 from curation.stages.gold import GoldTexts
-from curation.stages.select import Selection, select
-from curation.stages.selected import write_rows
+from curation.stages.pool_scores import ScoredSplit
+from curation.stages.select import Selection, select, write_rows
 from curation.stages.training import write_adaptation_rows
 from curation.storage.paths import to_place
 from curation.tables import io, schemas

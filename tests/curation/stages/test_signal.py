@@ -12,7 +12,7 @@ import pytest
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ScriptedConfig, TeacherConfig
 from curation.domains import get_domain
 from curation.refs import TableRef
-from curation.signals.measure import Ask
+from curation.signals import Ask
 from curation.stages.label import RowShare, label
 from curation.stages.label_chunks import LabelJob
 from curation.stages.score import _find_values, score

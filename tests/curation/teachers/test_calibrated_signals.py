@@ -13,8 +13,7 @@ from curation.config import AskConfig, DecodingConfig, DomainConfig
 from curation.domains import get_domain
 from curation.passes.job import Models
 from curation.refs import ModelRef, TableRef
-from curation.signals import label_request
-from curation.signals.measure import Ask
+from curation.signals import Ask, label_request
 from curation.stages.rollouts import RolloutJob
 from curation.stages.signal import SignalJob
 from curation.tables import io

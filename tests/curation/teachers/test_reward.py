@@ -14,8 +14,7 @@ from curation.errors import ModelError
 from curation.models import create, resolve
 from curation.models.own_code import compute_code_digest
 from curation.refs import ModelRef
-from curation.signals import Weak
-from curation.signals.measure import compute_rewards
+from curation.signals import Weak, compute_rewards
 from curation.teachers.reward import RewardModel
 
 SHAPE = {
