@@ -11,7 +11,7 @@ import numpy as np
 
 from curation import metrics
 from curation.arrays import Float64s, Int64s
-from curation.domains.unseen_labels import UnseenLabels
+from curation.domains.class_counts import UnseenLabels
 from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
 from curation.metrics.estimates import NORMAL_QUANTILE, Number

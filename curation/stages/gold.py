@@ -10,7 +10,7 @@ from pyroaring import BitMap64
 from curation.arrays import Int64s
 from curation.config import DomainConfig
 from curation.domains import Domain, Example, get_domain
-from curation.domains.formats import Format, GoldSource, GoldWanted, choose_format, choose_gold_source, is_bare
+from curation.domains.given import Format, GoldSource, GoldWanted, choose_format, choose_gold_source, is_bare
 from curation.hashing import derive, hash64
 from curation.json_types import JsonView
 from curation.refs import TableRef

@@ -22,8 +22,8 @@ from curation import memory
 from curation.arms import ARMS, Arm
 from curation.arrays import Int64s
 from curation.domains import Example, get_domain
-from curation.domains.formats import Format
-from curation.domains.unseen_labels import UnseenLabels, count_unseen
+from curation.domains.class_counts import UnseenLabels, count_unseen
+from curation.domains.given import Format
 from curation.errors import BudgetError, CurationError, RunFailedError
 from curation.hashing import derive
 from curation.json_types import Json
@@ -56,7 +56,7 @@ class Selection(WrittenRows):
     format: Format
     """The format of the arm's completions; for weak arms that of the pool."""
     completion_source: str
-    """``weak``, or the source for gold arms (``curation.domains.formats.GoldSource``)."""
+    """``weak``, or the source for gold arms (``curation.domains.given.GoldSource``)."""
     format_note: str | None
     median_characters: float | None
     """The median length of the completions, or None without a completion."""

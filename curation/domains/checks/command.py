@@ -176,7 +176,7 @@ class CommandCheck:
             if (folder / "out").stat().st_size > LINE_BYTES * len(items) + MORE_BYTES:
                 raise _Failed(f"it printed more than {LINE_BYTES:,} bytes a row")
             if code:
-                raise _Failed(f"it ended with {_describe_exit(code)}{_read_last_line(folder / 'err')}")
+                raise _Failed(f"it ended with {_describe_end(code, folder / 'err')}")
             verdicts = (folder / "out").read_bytes().decode(errors="replace").splitlines()
             if len(verdicts) != len(items):
                 raise _Failed(f"it printed {len(verdicts):,} lines for {len(items):,} rows; print one verdict a line")
@@ -261,21 +261,16 @@ def _get_search_path() -> str:
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
-def _describe_exit(code: int) -> str:
-    """Describe an exit code; that of a process ended by a signal is 128 plus its number, or minus the number."""
-    number = -code if code < 0 else code - 128
+def _describe_end(code: int, errors: Path) -> str:
+    """Describe an exit code, with the last line of standard error; a signal's is 128 plus its number, or minus it."""
     try:
-        return f"signal {signal.Signals(number).name}"
+        ended = f"signal {signal.Signals(-code if code < 0 else code - 128).name}"
     except ValueError:
-        return f"exit code {code}"
-
-
-def _read_last_line(path: Path) -> str:
-    """Return the last line of a command's standard error, in brackets."""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - 2_000))
+        ended = f"exit code {code}"
+    with errors.open("rb") as file:
+        file.seek(max(0, errors.stat().st_size - 2_000))
         lines = file.read().decode(errors="replace").strip().splitlines()
-    return f" ({escape_text(lines[-1][:200])})" if lines else ""
+    return ended + (f" ({escape_text(lines[-1][:200])})" if lines else "")
 
 
 def _parse_verdict(line: str, place: int) -> bool:

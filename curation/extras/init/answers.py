@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from curation.domains import attempt, to_one_line
+from curation.domains import attempt, parse_list, read_cell_text, to_one_line
 from curation.domains.label_sets import SetFormat, split_names
-from curation.domains.turns import parse_list, read_cell_text
 from curation.errors import RowError
 from curation.extras.init.table import MOST_VALUES, TableFiles
 
