@@ -12,7 +12,7 @@ import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import pyarrow as pa
 import regex
@@ -22,7 +22,7 @@ from curation.config.base import check_arguments
 from curation.config.defaults import make_greedy_defaults
 from curation.config.given import Column
 from curation.domains import Domain, Example, format_cell
-from curation.domains.checks.command import REMOVED, CommandCheck, Removed
+from curation.domains.checks.command import REMOVED, CommandCheck
 from curation.domains.identity import normalise_prose
 from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
@@ -49,13 +49,10 @@ _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 class _Rule(ABC):
     """A check of one completion and one reference at a time."""
 
-    needs_rows: ClassVar[bool] = False
-    """Whether the check needs the rows' columns."""
-
     def __call__(
         self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, object]]
     ) -> list[Verdict]:
-        """Return a verdict for each completion; ``rows`` is empty if the check needs none."""
+        """Return a verdict for each completion, without its row."""
         verdicts: list[Verdict] = []
         for completion, reference in zip(completions, references, strict=True):
             try:
@@ -256,7 +253,7 @@ class JudgeCheck(Normalised):
         return f"{space}{right}", f"{space}{wrong}"
 
 
-Check = _Rule | CommandCheck | Removed
+Check = _Rule | CommandCheck
 """A grader of completions."""
 _RULES: Mapping[str, Any] = {
     "equal": Equal,
@@ -268,10 +265,13 @@ _RULES: Mapping[str, Any] = {
 }
 
 
-def check_of(value: object) -> Check:
-    """Return the check that the option names, alone or with options in a mapping; or raise ``ConfigError``."""
+def check_of(value: object) -> Check | None:
+    """Return the check that the option names, alone or with options in a mapping; or raise ``ConfigError``.
+
+    None stands for the command of a trust package, which brings none.
+    """
     if value == REMOVED:
-        return Removed()
+        return None
     if isinstance(value, str) and value in _RULES:
         value = {value: {}}
     name = next(iter(value), "") if isinstance(value, Mapping) else ""
@@ -358,7 +358,7 @@ class Text(Domain):
         """Return whether the rule says right; for a command, which grades rows (:meth:`check`), whether texts agree."""
         if label is None:
             return False
-        if isinstance(self._check, CommandCheck | Removed):
+        if isinstance(self._check, CommandCheck | None):
             return normalise_prose(label) == normalise_prose(gold)
         (verdict,) = self._check([label], [gold], [])
         if isinstance(verdict, RowError):
@@ -367,13 +367,19 @@ class Text(Domain):
 
     def gold_problem(self, gold: str, example: Example) -> str:
         """Return the domain's own reason, or "" if references are patterns or a program grades."""
-        is_answer = not isinstance(self._check, Pattern | CommandCheck | Removed)
+        is_answer = not isinstance(self._check, Pattern | CommandCheck | None)
         return super().gold_problem(gold, example) if is_answer else ""
 
     def check(self, labels: Sequence[str | None], golds: Sequence[str], examples: Sequence[Example]) -> list[Verdict]:
         """Return a verdict for each row, by the rule or the command; an unparsed label is wrong."""
+        if self._check is None:
+            raise ConfigError(
+                "check: these rows are graded by a command, and a trust package brings none; give check: {command: "
+                "[...]}"
+            )
         asked = [place for place, label in enumerate(labels) if label is not None]
-        rows = [json.loads(examples[place]["fields"]) for place in asked] if self._check.needs_rows else []
+        is_command = isinstance(self._check, CommandCheck)
+        rows = [json.loads(examples[place]["fields"]) for place in asked] if is_command else []
         verdicts = self._check([str(labels[place]) for place in asked], [golds[place] for place in asked], rows)
         by_place = dict(zip(asked, verdicts, strict=True))
         return [by_place.get(place, False) for place in range(len(labels))]

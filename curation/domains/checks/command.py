@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -72,8 +72,6 @@ class CommandCheck:
         processes: processes and threads that it may have at once.
         sandbox: ``full``, or ``none`` for a program that is trusted to use network, files and processes.
     """
-
-    needs_rows: ClassVar[bool] = True
 
     @check_arguments
     def __init__(
@@ -240,20 +238,6 @@ class CommandCheck:
 def require_sandbox() -> None:
     """Raise ``ConfigError``, as a check would, if this machine grants commands no sandbox."""
     CommandCheck(command=["true"])._run([], 60.0)
-
-
-class Removed:
-    """The stand-in for a command check in a trust package, which holds no program: it refuses to grade."""
-
-    needs_rows: ClassVar[bool] = True
-
-    def __call__(
-        self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, object]]
-    ) -> list[bool | RowError]:
-        """Raise ``ConfigError``."""
-        raise ConfigError(
-            "check: these rows are graded by a command, and a trust package brings none; give check: {command: [...]}"
-        )
 
 
 def _get_search_path() -> str:
