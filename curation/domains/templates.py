@@ -82,10 +82,6 @@ def _replace(text: str, old: str, new: str) -> str:
     return text.replace(str(old), str(new))
 
 
-def _truncate(text: str, length: int = 255) -> str:
-    return text if len(text) <= int(length) else f"{text[: int(length)]}..."
-
-
 _OF_TEXT: Mapping[str, Callable[..., str]] = {
     "capitalize": str.capitalize,
     "lower": str.lower,
@@ -93,7 +89,7 @@ _OF_TEXT: Mapping[str, Callable[..., str]] = {
     "string": str,
     "title": str.title,
     "trim": str.strip,
-    "truncate": _truncate,
+    "truncate": lambda text, length=255: text if len(text) <= int(length) else f"{text[: int(length)]}...",
     "upper": str.upper,
 }
 _OF_VALUES: Mapping[str, Callable[..., Any]] = {

@@ -196,9 +196,10 @@ def check_one_kind(source: SourceConfig, files: Sequence[tuple[FoundFile, str]])
     beside the intended files. Read together, they would silently become labelled rows.
     """
     kinds: dict[str, list[str]] = defaultdict(list)
-    plain = Counter(_without_compression(file.inner)[0] for file, _ in files)
-    for file, form in files:
-        name, ending = _without_compression(file.inner)
+    split = [posixpath.splitext(file.inner) for file, _ in files]
+    split = [(name, end) if end.lower() in COMPRESSED else (name + end, "") for name, end in split]
+    plain = Counter(name for name, _ in split)
+    for (file, form), (name, ending) in zip(files, split, strict=True):
         copied = ending if plain[name] > 1 else ""  # the same file once more, compressed
         kinds[f"{_find_split(file.inner) or 'no split named'}, {form}{copied}"].append(file.inner)
     if source.mixed or len(kinds) < 2:
@@ -209,12 +210,6 @@ def check_one_kind(source: SourceConfig, files: Sequence[tuple[FoundFile, str]])
         "kind in path (a file, or a glob such as data/train-*.parquet), or set mixed: true in the source if all are "
         "meant"
     )
-
-
-def _without_compression(inner: str) -> tuple[str, str]:
-    """Return a path without the ending of a compression format, and that ending or ""."""
-    name, ending = posixpath.splitext(inner)
-    return (name, ending) if ending.lower() in COMPRESSED else (inner, "")
 
 
 def _find_split(inner: str) -> str:

@@ -64,7 +64,7 @@ def find(path: str) -> tuple[list[FoundFile], bool]:
             fs, root = get_filesystem(path)
             kind = fs.get_file_info(root).type
             if kind == pafs.FileType.File or (kind == pafs.FileType.Directory and base.rstrip("/").endswith(".lance")):
-                return [FoundFile(path, *_read_stamp(fs, fs.get_file_info(root)))], True
+                return [FoundFile(path, *read_stamp(fs, fs.get_file_info(root)))], True
             if kind == pafs.FileType.Directory:
                 return _walk(fs, root, base, query, ".*"), False
         if wild is None:
@@ -101,12 +101,6 @@ def naming_errors(path: str, message: str) -> Iterator[None]:
         raise SourceError(f"{path}: {message.format(reason)}") from error
 
 
-def read_stamp(path: str) -> tuple[int, str]:
-    """Return the size and the tag of a file, as in :class:`FoundFile`, or raise ``OSError``."""
-    fs, inner = get_filesystem(path)
-    return _read_stamp(fs, fs.get_file_info(inner))
-
-
 def compute_content_digest(path: str, size: int) -> str:
     """Return a digest of a file's bytes: of all if it is small, else of its head, tail and blocks in between."""
     fs, inner = get_filesystem(path)
@@ -135,11 +129,12 @@ def _walk(fs: pafs.FileSystem, root: str, shown: str, query: str, expression: st
         hidden = any(part.startswith((".", "_")) for part in inner.split("/"))
         name = quote(inner, _PLAIN) if is_quoted else inner
         if inner not in found and not hidden and any(re.fullmatch(expression, text) for text in (inner, name)):
-            found[inner] = FoundFile(f"{shown.rstrip('/')}/{name}{query}", *_read_stamp(fs, info), inner)
+            found[inner] = FoundFile(f"{shown.rstrip('/')}/{name}{query}", *read_stamp(fs, info), inner)
     return [found[inner] for inner in sorted(found)]
 
 
-def _read_stamp(fs: pafs.FileSystem, info: pafs.FileInfo) -> tuple[int, str]:
+def read_stamp(fs: pafs.FileSystem, info: pafs.FileInfo) -> tuple[int, str]:
+    """Return the size and the tag of a file, as in :class:`FoundFile`; its store may raise errors of its own."""
     modified = "" if info.mtime_ns is None else str(info.mtime_ns)
     if not modified and isinstance(fs, pafs.PyFileSystem):
         known: Json = fs.handler.fs.info(info.path)

@@ -96,7 +96,8 @@ def read_rows(
 def _require_as_found(file: SourceFile) -> None:
     """Refuse rows read from a file that changed since it was found, since Ray starts in between."""
     with naming_errors(file.path, "existed before, and cannot be read now: {}"):
-        size, modified = read_stamp(file.path)
+        fs, inner = get_filesystem(file.path)
+        size, modified = read_stamp(fs, fs.get_file_info(inner))
         is_same = (size, modified) == (file.size, file.modified)
         content = compute_content_digest(file.path, size) if is_same and file.content else file.content
     if not is_same or content != file.content:

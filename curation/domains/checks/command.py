@@ -127,10 +127,10 @@ class CommandCheck:
 
         ``ConfigError`` after ``MOST_FAILED`` rows alone in succession.
         """
-        found: list[bool | RowError] = []
         try:
-            found += self._run(batch, seconds)
+            verdicts = self._run(batch, seconds)
             self._num_failed = 0
+            return [*verdicts]
         except _Failed as error:
             if len(batch) > 1:
                 logger.warning("check.command: %s; its %d rows are tried one by one", error, len(batch))
@@ -143,8 +143,7 @@ class CommandCheck:
                     f"alone, the last time: {error}; mend the program (docs/data-forms.md says what it reads and "
                     "prints)"
                 ) from error
-            found.append(RowError(f"check_failed: the command was given this row alone, and {error}"))
-        return found
+            return [RowError(f"check_failed: the command was given this row alone, and {error}")]
 
     def _run(self, items: Sequence[str], seconds: float) -> list[bool]:
         """Return the verdicts of one start of the command; raise ``_Failed``, or ``ConfigError`` if it cannot start."""
