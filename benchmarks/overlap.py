@@ -20,10 +20,9 @@ from typing import NamedTuple
 import pyarrow.parquet as pq
 
 from curation.domains import Domain, Identity, attempt
-from curation.domains.answer_readings import LETTERS
 from curation.domains.identity import match_questions, normalise_prose
 from curation.domains.math import Math
-from curation.domains.mcqa import Mcqa
+from curation.domains.mcqa import LETTERS, Mcqa
 
 Pair = tuple["Row", "Row"]
 

@@ -24,7 +24,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import ndtr
 
-from curation.domains.unseen_labels import SeenLabels, UnseenLabels
+from curation.domains.class_counts import SeenLabels, UnseenLabels
 from curation.metrics.shift import compare_samples, compare_texts
 from curation.report.checks import find_near_copies
 from curation.report.evidence import Material

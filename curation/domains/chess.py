@@ -30,7 +30,6 @@ _IMPOSSIBLE = ~(
     | chess.STATUS_TOO_MANY_CHECKERS
 )
 """Flags of impossible positions; castling and en passant are ignored, as composed puzzles set them freely."""
-_UCI = re.compile(r"[a-h][1-8][a-h][1-8][qrbn]?")
 
 
 class Chess(Domain):
@@ -101,7 +100,7 @@ class Chess(Domain):
             return None
         board, word = read_fen(example["fen"]), words[0]
         try:
-            is_uci = _UCI.fullmatch(word.lower())
+            is_uci = re.fullmatch(r"[a-h][1-8][a-h][1-8][qrbn]?", word.lower())
             move = board.parse_uci(word.lower()) if is_uci else board.parse_san(word)
             return move.uci() if move else None  # python-chess reads a pass as the null move
         except ValueError:  # python-chess derives illegal, ambiguous and unreadable moves from it

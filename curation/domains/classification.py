@@ -11,11 +11,10 @@ from typing import Any, Literal
 
 from curation.config.base import check_arguments
 from curation.config.defaults import DomainTraits, make_greedy_defaults
-from curation.domains import Domain, Example, to_one_line
+from curation.domains import Domain, Example, read_cell_text, to_one_line
 from curation.domains.identity import describe_code_points, look
 from curation.domains.label_sets import MOST_NAMED, LabelSets, make_class_error, set_format, split_names
 from curation.domains.templates import Template
-from curation.domains.turns import read_cell_text
 from curation.errors import ConfigError, RowError
 from curation.escaping import quote_text
 

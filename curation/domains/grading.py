@@ -1,5 +1,6 @@
 """Grading of weak labels by the domain's own rule, and reading of the table of grades."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,6 @@ import pyarrow.compute as pc
 
 from curation.arrays import Bools, Int64s
 from curation.domains import Domain, Example, attempt
-from curation.domains.identity import Identity, hash_question
 from curation.errors import RowError, UserError
 from curation.escaping import format_error
 from curation.refs import TableRef
@@ -102,10 +102,14 @@ def check_labels(
 
 
 def hash_questions(domain: Domain, examples: list[Example]) -> list[int | None]:
-    """Return the hash of each row's question; ``None`` where the domain cannot say what identifies it."""
+    """Return a 64-bit hash of each row's question; ``None`` where the domain cannot say what identifies it.
+
+    It is the hash of the question's text and its set of options, in any order.
+    """
 
     def hash_one(example: Example) -> int:
         text, parts = domain.identity(example)
-        return hash_question(domain.name, Identity(str(text), tuple(map(str, parts))))
+        content = "\n".join([domain.name, str(text), *sorted({str(part) for part in parts})]).encode()
+        return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
 
     return [attempt(hash_one, example)[0] for example in examples]

@@ -4,7 +4,6 @@ Two rows ask the same question if their texts are equal and they share enough of
 normalises texts and parts before the comparison; :func:`normalise_prose` is enough for prose with some mathematics.
 """
 
-import hashlib
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -52,12 +51,6 @@ class Identity(NamedTuple):
 
     text: str
     parts: tuple[str, ...] = ()
-
-
-def hash_question(domain: str, identity: Identity) -> int:
-    """Return a 64-bit hash of a question of that domain: of its text and its set of options, in any order."""
-    content = "\n".join([domain, identity.text, *sorted(set(identity.parts))]).encode()
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
 
 
 def match_questions(one: Identity, other: Identity) -> Rule | None:

@@ -11,9 +11,8 @@ from typing import Annotated, Any, Self
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from curation.config.base import Section, describe_invalid
-from curation.domains import format_cell, to_one_line
+from curation.domains import format_cell, parse_list, to_one_line
 from curation.domains.identity import look
-from curation.domains.turns import parse_list
 from curation.errors import ConfigError, RowError
 from curation.escaping import quote_text
 

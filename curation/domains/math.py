@@ -40,8 +40,6 @@ _SAME_LATEX = re.compile(
     r"\\(?:([dt])frac(?![a-zA-Z])|(?:left|right|quad|qquad|displaystyle)(?![a-zA-Z])|[,;:! ()\[\]])|[$~]"
 )
 """Commands that delimit, space or size a formula, without a meaning of their own."""
-_END = re.compile(r"[.?:;,\s]+$")
-_NOTE = re.compile(r"<<[^<>]*>>")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _STATED = re.compile(
     r"(?i)(?:\b(?:answer|ans\.?|antwort|réponse|respuesta|resposta|risposta|ответ)|答案|答え|정답)[*_]*"
@@ -121,7 +119,7 @@ class Math(Domain):
         reasoning, marked, final = answer.rpartition("####")
         if not marked and len(_find_words(final)) >= PROSE_WORDS:
             reasoning = answer  # the answer is a worked solution
-        text = _read_text(raw, _SOLUTIONS) or _NOTE.sub("", reasoning).strip()
+        text = _read_text(raw, _SOLUTIONS) or re.sub(r"<<[^<>]*>>", "", reasoning).strip()
         if not text or (gold := self.gold(raw)) is None:
             return None
         return f" {text}" if find_last_box(text) else f" {text}{self.answer(gold, {})}"
@@ -137,7 +135,7 @@ class Math(Domain):
         """
         problem = normalise_unicode(example["problem"].replace(r"\$", "$").replace(r"\\", "¶"))
         problem = _SAME_LATEX.sub(lambda found: r"\frac" if found[1] else " ", problem)
-        words = " ".join(_END.sub("", problem).casefold().split())
+        words = " ".join(re.sub(r"[.?:;,\s]+$", "", problem).casefold().split())
         return Identity(re.sub(r" ?([^\w\s]) ?", r"\1", words))
 
     def answer(self, label: str, example: Example) -> str:

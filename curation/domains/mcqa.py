@@ -5,10 +5,15 @@ The label is the letter of an option, A to H. By default the options are scored 
 letters or full texts, the order of SciQ's options, and that options that differ only in case are different (genetics
 asks for ``Aa``), but not options that differ only in whitespace. Prompts contain neither MMLU's subject nor SciQ's
 support.
+
+An answer is named by a column's name, a letter, the option's text, or a number from 0 or 1. Among options that are
+numbers, several readings fit a cell such as ``1``. All labelled rows of a source decide: the reading that fits them, if
+no other does.
 """
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -16,15 +21,171 @@ import pyarrow as pa
 
 from curation.config.base import check_arguments
 from curation.config.defaults import DomainTraits, make_greedy_defaults
-from curation.domains import Domain, Example, SettledOptions, attempt, format_cell
-from curation.domains.answer_readings import LETTERS, AnswerTally, StatedAnswer, find_place, squeeze_spaces
-from curation.domains.identity import Identity, plain_identity
+from curation.domains import Domain, Example, SettledOptions, attempt, format_cell, to_one_line
+from curation.domains.identity import Identity, normalise_unicode, plain_identity
 from curation.errors import ConfigError, RowError
+from curation.escaping import quote_text
 from curation.json_types import Json, JsonView
 
+LETTERS = "ABCDEFGH"
+KEY = "domain.answer_is"
+RIVAL = 0.9
+"""Share of the best reading's rows from which another reading is a rival, if the two name different options."""
+LEAST_EXPECTED, FEW = 4.6, 0.05
+"""Numbers from 0 are doubted if at least this many rows should have 0 under uniform right options, and a smaller share
+of these has it: with 4.6 expected, none occurs with a chance of 1 %."""
+_LETTER = re.compile(r"[(\[]?([A-Ha-h])[)\].:]?")
+_INTEGER = re.compile(r"(\d{1,3})(?:\.0+)?")
+_ENDING = re.compile(r"\d+$|(?<=[a-z])[A-H]$|(?<=[_ -])[A-Ha-h]$")
 CUE = "Answer:"
 INSTRUCTION = 'Reason in a few sentences, then end with "The answer is (X)", where X is the letter of an option.'
 _STATEMENT = re.compile(r"(?i:the answer is)[\s:*]*(?:\(([A-Z])\)|([A-Z])(?=[*\s]*(?:[.,;!\n]|$)))")
+
+
+class ChoiceRow(NamedTuple):
+    """A question in any format."""
+
+    question: str
+    choices: list[str]
+    keys: list[str] | None
+    """The names of the options, including ``key``; ``None`` if the file decides how answers name options."""
+    key: Any
+    """The answer, as the file has it; a number of the file's own type is not the text of an option."""
+    columns: Sequence[str] = ()
+    """The columns of the options; empty if the options are a list."""
+
+    @property
+    def text(self) -> str:
+        """The answer as a text; ``RowError`` if it is none."""
+        return format_cell(self.key)
+
+
+READINGS = ("column", "letter", "text", "number_from_0", "number_from_1")
+"""Ways to read an answer; ``column`` is by a column's name, or the number or letter at its end."""
+_FROM = ("number_from_0", "number_from_1")
+_NUMBERS = ("column", *_FROM)
+
+
+def read_answer(row: ChoiceRow, reading: str) -> int | None:
+    """Return the place of the option that an answer names in one of the ``READINGS``, or None."""
+    answer = row.text
+    integer, letter = _INTEGER.fullmatch(answer), _LETTER.fullmatch(answer)
+    place = -1
+    if reading == "column":
+        ends = [found[0].lstrip("0") or "0" if (found := _ENDING.search(name)) else "" for name in row.columns]
+        end = integer or letter
+        for names, text in ((row.columns, answer), (ends, end[1].lstrip("0") or "0" if end else "")):
+            known = [name.casefold() for name in names]
+            if text and known.count(text.casefold()) == 1:
+                return known.index(text.casefold())
+    elif reading == "text":
+        for change in (str, normalise_unicode, lambda text: normalise_unicode(text).casefold()):
+            wanted, *choices = [to_one_line(change(text)) for text in (answer, *row.choices)]
+            if choices.count(wanted) == 1:
+                return choices.index(wanted)
+    elif reading == "letter" and letter:
+        place = LETTERS.index(letter[1].upper())
+    elif reading in _FROM and integer:
+        place = int(integer[1]) - int(reading[-1])
+    return place if 0 <= place < len(row.choices) else None
+
+
+def find_places(row: ChoiceRow) -> dict[str, int]:
+    """Return the option that each reading finds that fits a row alone: numbers count from 0 in a list, as in MMLU."""
+    is_number = isinstance(row.key, int | float) and not isinstance(row.key, bool)
+    named = ("column" if row.columns else "number_from_0", "letter", "" if is_number else "text")
+    return {name: place for name in READINGS if name in named and (place := read_answer(row, name)) is not None}
+
+
+def choose_reading(rows: Iterable[ChoiceRow], where: str) -> tuple[str | None, str]:
+    """Return the reading of all labelled rows, or None if each is read alone, and a warning.
+
+    ``ConfigError``: two readings fit, and name different options.
+    """
+    counts = Counter[tuple[tuple[str, int], ...]]()  # of rows by the place that each fitting reading finds
+    first: dict[tuple[tuple[str, int], ...], str] = {}
+    is_alone, expected = dict.fromkeys(READINGS, True), 0.0
+    for row in rows:
+        places = {name: place for name in READINGS if (place := read_answer(row, name)) is not None}
+        alone = {*find_places(row).values()}
+        for name in READINGS:
+            is_alone[name] &= alone == ({places[name]} if name in places else set())
+        expected += 1 / len(row.choices)  # of rows in which the first option is right, if right options were uniform
+        key = (*places.items(),)
+        counts[key] += 1
+        if key not in first:
+            first[key] = f"{quote_text(row.text)} of {', '.join(map(quote_text, row.choices))}"
+    num_rows, known = counts.total(), [(dict(key), key, number) for key, number in counts.items()]
+    read = {name: sum(number for places, _, number in known if name in places) for name in READINGS}
+    zeros, lasts = (
+        sum(number for places, _, number in known if one in places and other not in places)
+        for one, other in (_FROM, _FROM[::-1])
+    )
+
+    def find_apart(one: str, other: str) -> list[tuple[str, int]]:
+        """Return how the first of the rows is read in which two readings name different options, with their numbers."""
+        return [
+            (f"{first[key]} is {LETTERS[places[one]]} or {LETTERS[places[other]]}", number)
+            for places, key, number in known
+            if {one, other} <= places.keys() and places[one] != places[other]
+        ]
+
+    if not any(read.values()):
+        return None, ""
+    fits, doubt = [name for name in READINGS if read[name] >= RIVAL * max(read.values())], ""
+    most = max((read[name] for name in fits if name in _NUMBERS), default=0)
+    if "column" in fits and read["column"] == most:  # column names go first
+        fits = [name for name in fits if name not in _FROM]
+        is_never_last = read["number_from_0"] == most and find_apart("column", "number_from_0")
+        if is_never_last and expected > LEAST_EXPECTED:
+            doubt = f"and the last option is never right in {num_rows:,} rows"
+    elif not {*fits} & {*_FROM}:
+        fits = [name for name in fits if name != "column"]
+    elif lasts > zeros:
+        doubt = f"{zeros:,} of {num_rows:,} rows have 0, and {lasts:,} the number of their options"
+        fits = [name for name in fits if name not in ("column", "number_from_0")]
+    elif expected > LEAST_EXPECTED and zeros < FEW * expected:
+        fits = [name for name in fits if name != "column"]
+    else:
+        doubt = "" if zeros else f"and none of {num_rows:,} rows has 0"
+        fits = [name for name in fits if name not in ("column", "number_from_1")]
+    best = max(fits, key=lambda name: read[name])
+    for other in fits:
+        if apart := find_apart(best, other):
+            is_from = {best, other} == {*_FROM}
+            clue = "; hardly any row has 0: do they count from 1, and the last option is never right?" * is_from
+            num_apart = sum(number for _, number in apart)
+            raise ConfigError(
+                f"{KEY}: the answers of {where} are read in two ways: as {best} in {read[best]:,} of {num_rows:,} "
+                f"rows, as {other} in {read[other]:,}, and in {num_apart:,} these are different options (the first: "
+                f"{apart[0][0]}){clue}; set {KEY} to the one that is meant, {best} or {other}"
+            )
+    warning = f"{KEY}: the answers of {where} are read as {best}, {doubt}; set it to {best}, or to what is meant"
+    return None if is_alone[best] else best, warning * (doubt != "" and best in _NUMBERS)
+
+
+def find_place(row: ChoiceRow, reading: str | None) -> int:
+    """Return the option that an answer names by the file's reading or, without one, by all that fit the row alone.
+
+    ``RowError``: ``bad_answer``.
+    """
+    found: Mapping[str, int | None] = find_places(row) if reading is None else {reading: read_answer(row, reading)}
+    places = {place for place in found.values() if place is not None}
+    if len(places) == 1:
+        return places.pop()
+    if len(places) > 1:
+        ways = " and ".join(f"{LETTERS[place]} as {name}" for name, place in find_places(row).items())
+        raise RowError(f"bad_answer: {row.text!r} is {ways}; set {KEY} to the one that is meant")
+    names = {
+        "column": row.columns,
+        "letter": LETTERS[: len(row.choices)],
+        "text": row.choices,
+        "number_from_0": range(len(row.choices)),
+        "number_from_1": range(1, len(row.choices) + 1),
+    }
+    known: Sequence[Any] = names[reading or ("column" if row.columns else "number_from_0")]
+    others = "its letters and texts" if reading is None else f"{KEY}: {reading}"
+    raise RowError(f"bad_answer: {row.text!r} is not one of {', '.join(map(str, known))} ({others})")
 
 
 class Mcqa(Domain):
@@ -96,49 +257,41 @@ class Mcqa(Domain):
     def gold(self, raw: Mapping[str, object]) -> str | None:
         """Return the right option's letter; ``None`` without an answer; ``RowError`` ``bad_answer`` of another one."""
         row = self._read_row(raw)
-        key = "" if row.key is None else format_cell(row.key)
-        if not key:
+        if row.key is None or not (key := row.text):
             return None
-        if row.keys is not None:
-            if len(row.keys) != len(row.choices) or row.keys.count(key) != 1:
-                raise RowError(f"bad_answer: {row.key!r} is not one of {', '.join(row.keys)}")
-            return LETTERS[row.keys.index(key)]
-        return LETTERS[find_place(self._make_stated(row), self._answer_is)]
-
-    def _make_stated(self, row: "_ChoiceRow") -> StatedAnswer:
-        is_number = isinstance(row.key, int | float) and not isinstance(row.key, bool)
-        return StatedAnswer(format_cell(row.key), is_number, row.choices, self._choices)
+        if row.keys is None:
+            return LETTERS[find_place(row, self._answer_is)]
+        if len(row.keys) != len(row.choices) or row.keys.count(key) != 1:
+            raise RowError(f"bad_answer: {row.key!r} is not one of {', '.join(row.keys)}")
+        return LETTERS[row.keys.index(key)]
 
     def settle(self, rows: Iterable[Mapping[str, object]], where: str) -> SettledOptions:
         """Return the reading that fits all answers of a source's labelled rows; ``ConfigError`` if two fit."""
-        tally = AnswerTally()
-        for raw in rows:
-            row, _ = attempt(self._read_row, raw)
-            if row is not None and row.keys is None and attempt(format_cell, row.key)[0]:
-                tally.add(self._make_stated(row))
-        reading, warning = tally.decide(where)
+        read = (attempt(self._read_row, raw)[0] for raw in rows)
+        rows_of = (row for row in read if row and row.keys is None and attempt(format_cell, row.key)[0])
+        reading, warning = choose_reading(rows_of, where)
         return SettledOptions({} if reading is None else {"answer_is": reading}, warning)
 
-    def _read_row(self, raw: Mapping[str, object]) -> "_ChoiceRow":
+    def _read_row(self, raw: Mapping[str, object]) -> ChoiceRow:
         if self._choices:
             texts = [_read_text(raw, name) for name in self._choices]
-            row = _ChoiceRow(_read_text(raw, self._question_in), texts, None, raw.get(self._answer_in))
+            row = ChoiceRow(_read_text(raw, self._question_in), texts, None, raw.get(self._answer_in), self._choices)
         elif "choices" in raw:
             row = _read_choices(raw)
         elif "distractor1" in raw:  # SciQ, whose order must not reveal the right option
             question, right = _read_text(raw, "question"), _read_text(raw, "correct_answer")
             texts = [right, *(_read_text(raw, f"distractor{number}") for number in (1, 2, 3))]
             texts.sort(key=lambda choice: hashlib.sha256(f"{question}\n{choice}".encode()).digest())
-            row = _ChoiceRow(question, texts, texts, right)
+            row = ChoiceRow(question, texts, texts, right)
         else:  # SocialIQA
             texts = [_read_text(raw, f"answer{letter}") for letter in "ABC"]
             question = f"{_read_text(raw, 'context')} {_read_text(raw, 'question')}"
-            row = _ChoiceRow(question, texts, ["1", "2", "3"], raw.get("label"))
+            row = ChoiceRow(question, texts, ["1", "2", "3"], raw.get("label"))
         if len(row.choices) < 2:
             raise RowError(f"no_options: the question has {len(row.choices)}, and needs 2 to {len(LETTERS)}")
         if len(row.choices) > len(LETTERS):
             raise RowError(f"too_many_options: the question has {len(row.choices)}, and may have {len(LETTERS)}")
-        if len(set(map(squeeze_spaces, row.choices))) < len(row.choices):
+        if len(set(map(to_one_line, row.choices))) < len(row.choices):
             raise RowError(f"duplicate_options: {row.choices}")
         return row
 
@@ -176,21 +329,11 @@ class Mcqa(Domain):
             stated = _STATEMENT.findall(completion)
             letter = "".join(stated[-1]) if stated else ""
             return letter if letter and letter in letters else None
-        answers = map(squeeze_spaces, self._list_answers(example))
-        return dict(zip(answers, letters, strict=True)).get(squeeze_spaces(completion))
+        answers = map(to_one_line, self._list_answers(example))
+        return dict(zip(answers, letters, strict=True)).get(to_one_line(completion))
 
 
-class _ChoiceRow(NamedTuple):
-    """A question in any format; ``key`` is its answer."""
-
-    question: str
-    choices: list[str]
-    keys: list[str] | None
-    """The names of the options, including ``key``; ``None`` if the file decides how answers name options."""
-    key: Any
-
-
-def _read_choices(raw: JsonView) -> _ChoiceRow:
+def _read_choices(raw: JsonView) -> ChoiceRow:
     """Read a row in our format or MMLU's (a list), or in ARC's or OpenBookQA's (a struct, by label)."""
     question = _read_text(raw, "question_stem" if "question_stem" in raw else "question")
     listed = raw["choices"]
@@ -203,11 +346,11 @@ def _read_choices(raw: JsonView) -> _ChoiceRow:
     named = {f"choices[{place}]": text for place, text in enumerate(texts)}
     choices = [_read_text(named, name) for name in named]
     if not struct:
-        return _ChoiceRow(question, choices, None, raw.get("answer", raw.get("answerKey")))
+        return ChoiceRow(question, choices, None, raw.get("answer", raw.get("answerKey")))
     names = listed.get("label") or ()
     if None in names:
         raise RowError("null_field: an option has no label")
-    return _ChoiceRow(question, choices, [str(name).strip() for name in names], raw.get("answerKey", raw.get("answer")))
+    return ChoiceRow(question, choices, [str(name).strip() for name in names], raw.get("answerKey", raw.get("answer")))
 
 
 def _read_text(raw: Mapping[str, object], name: str) -> str:

@@ -9,13 +9,14 @@ else is refused when the template is made. A template may be a stranger's, as a 
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import jinja2
 from jinja2 import meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from curation.domains.turns import read_cell_text
+from curation.domains import read_cell_text
 from curation.errors import ConfigError, RowError
 from curation.escaping import format_error
 
@@ -81,10 +82,6 @@ def _replace(text: str, old: str, new: str) -> str:
     return text.replace(str(old), str(new))
 
 
-def _truncate(text: str, length: int = 255) -> str:
-    return text if len(text) <= int(length) else f"{text[: int(length)]}..."
-
-
 _OF_TEXT: Mapping[str, Callable[..., str]] = {
     "capitalize": str.capitalize,
     "lower": str.lower,
@@ -92,7 +89,7 @@ _OF_TEXT: Mapping[str, Callable[..., str]] = {
     "string": str,
     "title": str.title,
     "trim": str.strip,
-    "truncate": _truncate,
+    "truncate": lambda text, length=255: text if len(text) <= int(length) else f"{text[: int(length)]}...",
     "upper": str.upper,
 }
 _OF_VALUES: Mapping[str, Callable[..., Any]] = {
@@ -106,20 +103,16 @@ FILTERS = ("default", *sorted({**_OF_TEXT, **_OF_VALUES}))
 """The filters that a template may use."""
 
 
-def _bound_filter(function: Callable[..., Any], *, of_text: bool) -> Callable[..., Any]:
-    """Return a filter of present values that costs the lengths of its input and its text, which is not too long."""
-
-    def filtered(value: object, *arguments: object) -> Any:
-        if value is None or of_text:
-            value = _to_text(value)
-        budget.spend(len(value) if isinstance(value, str | list | tuple | dict) else 1)
-        found = function(value, *arguments)
-        if isinstance(found, str) and len(found) > MOST_CHARACTERS:
-            raise RowError(f"too_long: an expression of the template has more than {MOST_CHARACTERS:,} characters")
-        budget.spend(len(found) if isinstance(found, str) else 0)
-        return found
-
-    return filtered
+def _filter_bounded(function: Callable[..., Any], of_text: bool, value: object, *arguments: object) -> Any:
+    """Apply a filter at the cost of the lengths of its input and text; ``RowError``: ``null_field``, ``too_long``."""
+    if value is None or of_text:
+        value = _to_text(value)
+    budget.spend(len(value) if isinstance(value, str | list | tuple | dict) else 1)
+    found = function(value, *arguments)
+    if isinstance(found, str) and len(found) > MOST_CHARACTERS:
+        raise RowError(f"too_long: an expression of the template has more than {MOST_CHARACTERS:,} characters")
+    budget.spend(len(found) if isinstance(found, str) else 0)
+    return found
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
@@ -131,8 +124,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.filters = {
             "default": self.filters["default"],
             "_turns": _iter_turns,
-            **{name: _bound_filter(function, of_text=True) for name, function in _OF_TEXT.items()},
-            **{name: _bound_filter(function, of_text=False) for name, function in _OF_VALUES.items()},
+            **{name: partial(_filter_bounded, function, True) for name, function in _OF_TEXT.items()},
+            **{name: partial(_filter_bounded, function, False) for name, function in _OF_VALUES.items()},
         }
 
     def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:

@@ -18,7 +18,7 @@ from curation.registry import BACKENDS
 from curation.rundir.graph import Known, Out, Stage, Unknown, get_recorded, resolve_outputs, to_plain_json
 from curation.signals import make_asks
 from curation.sources import NOTHING, Assignment, SourceFile, make_assignment, read_rows_at
-from curation.sources.sample import SampledRow
+from curation.sources.readers import SampledRow
 from curation.stages.asking import AskModel
 from curation.stages.deal import POOL, make_example_table
 from curation.stages.label import Label

@@ -18,7 +18,7 @@ import numpy as np
 from curation import metrics
 from curation.arms import free_of
 from curation.arrays import Float64s, Int64s
-from curation.domains.unseen_labels import UnseenLabels
+from curation.domains.class_counts import UnseenLabels
 from curation.hashing import hash_unit
 from curation.json_types import Json, JsonView
 from curation.metrics import Estimate

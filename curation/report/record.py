@@ -96,7 +96,7 @@ class GenerationRecord:
     foreign: Mapping[str, JsonView] = field(default_factory=dict)
     """Measured shares of foreign rows that pass the cut (``curation.stages.shift.describe_foreign``), by arm."""
     unseen: JsonView | None = None
-    """``curation.domains.unseen_labels.UnseenLabels`` as JSON, or ``None`` without such labels or with open ones."""
+    """``curation.domains.class_counts.UnseenLabels`` as JSON, or ``None`` without such labels or with open ones."""
     dropped: Mapping[str, str] = field(default_factory=dict)
     """Arms that dropped out because they could not be measured, with the reason in words."""
     preferences: Mapping[str, JsonView] = field(default_factory=dict)

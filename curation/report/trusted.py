@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.arrays import Float64s, Int64s
-from curation.domains.unseen_labels import UnseenLabels
+from curation.domains.class_counts import UnseenLabels
 from curation.features import is_divided
 from curation.hashing import draw_by_hash
 from curation.json_types import Json, JsonView

@@ -7,7 +7,7 @@ from typing import Any
 
 from curation.config import DecodingConfig
 from curation.domains import Domain, Example
-from curation.domains.checks import JudgeCheck
+from curation.domains.text import JudgeCheck
 from curation.signals import Answer, SignalMethod, Weak, label_request, matches_weak_label
 from curation.teachers import Request
 from curation.teachers.completions import compute_pair_sureness, subtract_baselines
@@ -156,7 +156,7 @@ class JudgeVerdict(SignalMethod):
 class ChosenVerdict(SignalMethod):
     """Probability of the word for right among a judge's two, of any label of a domain whose check is a judge.
 
-    ``options`` are those of ``domains.checks.JudgeCheck``.
+    ``options`` are those of ``domains.text.JudgeCheck``.
     """
 
     name = "chosen_verdict"

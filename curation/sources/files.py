@@ -16,7 +16,7 @@ from curation.errors import SourceError
 from curation.escaping import quote_text
 from curation.sources import readers
 from curation.sources.paths import FoundFile, compute_content_digest, find, naming_errors
-from curation.sources.source_file import COMPRESSED, FORMATS, TEXTS, Dialect, SourceFile
+from curation.sources.source_file import COMPRESSED, DIALECT, FORMATS, TEXTS, SourceFile
 
 SPLITS = {
     "train": ("train", "training"),
@@ -34,8 +34,6 @@ UNREAD = (".tsv", ".tsv.gz", ".xlsx", ".xls", ".arrow", ".feather", ".avro", ".o
 """Endings of files that hold rows but have no reader."""
 _SPLIT_OF = {word: split for split, words in SPLITS.items() for word in words}
 _KEY = re.compile(r"([^=]+)=(.*)")
-_SPLIT_KEYS = ("split", "fold", "set", "subset", "partition")
-_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 MOST_NAMED = 3
 """Maximum number of files of a kind that a message names."""
 
@@ -67,16 +65,21 @@ def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[Sou
             )
     before = {file.path: file for file in known}
     following = max((file.index for file in known), default=-1) + 1
-    dialect = Dialect(source.delimiter, source.quoting, source.form)
     files = []
     with doing(f"reading {len(found)} {'file' if len(found) == 1 else 'files'} of {source.path}"):
         for file, form in found:
             old = before.get(file.path)
-            if old is None or not _is_same(old, file, form, dialect):
-                files.append(_describe(file, form, following if old is None else old.index, dialect))
-                following += old is None
-            else:
+            asked = DIALECT[:3] if form == "csv" else ("form",) if form in TEXTS else ()
+            if (
+                old is not None
+                and form != "lance"  # of a table, only its version counts
+                and (old.format, old.size, old.modified) == (form, file.size, file.modified)
+                and all(getattr(old, name) == getattr(source, name) for name in asked)
+            ):
                 files.append(old)
+            else:
+                files.append(_describe(file, form, following if old is None else old.index, source))
+                following += old is None
     files.sort(key=lambda file: file.index)
     if not sum(file.num_rows for file in files):
         left_out = "".join(f" ({words})" for words in describe_left_out(files))
@@ -101,7 +104,7 @@ def check_unchanged(before: Sequence[SourceFile], now: Sequence[SourceFile]) -> 
         if new is None:
             raise SourceError(f"{old.path}: was read when this run began and is gone; restore it, or start another run")
         changes = []
-        for name in ("num_rows", "size", "modified", "schema", "format", *Dialect._fields):
+        for name in ("num_rows", "size", "modified", "schema", "format", *DIALECT):
             if (was := getattr(old, name)) != (now_is := getattr(new, name)):
                 changes.append(f"{name} was {was}, is {now_is}")
         if changes:
@@ -160,41 +163,30 @@ def _with_format(source: SourceConfig, found: list[FoundFile], single: bool) -> 
     return known
 
 
-def _is_same(old: SourceFile, file: FoundFile, form: str, dialect: Dialect) -> bool:
-    """Return whether a file is unchanged; for a Lance table, only its version counts."""
-    if form == "lance" or (form in TEXTS and old.dialect.asked(form) != dialect.asked(form)):
-        return False
-    return (old.format, old.size, old.modified) == (form, file.size, file.modified)
-
-
-def _describe(file: FoundFile, form: str, index: int, dialect: Dialect) -> SourceFile:
-    shape = readers.measure(file.path, form, dialect)
+def _describe(file: FoundFile, form: str, index: int, source: SourceConfig) -> SourceFile:
+    found = readers.measure(
+        SourceFile(
+            path=file.path,
+            format=form,
+            index=index,
+            num_rows=0,
+            size=0 if form == "lance" else file.size,
+            modified=file.modified,
+            schema={},
+            **({name: getattr(source, name) for name in DIALECT[:3]} if form in TEXTS else {}),
+        )
+    )
     content = ""
     if form != "lance":
         with naming_errors(file.path, f"cannot be read as {form}: {{}}"):
             content = compute_content_digest(file.path, file.size)
+    # as Hive, Spark and pandas write them: label=pos/x.csv
+    keys = (_KEY.fullmatch(part) for part in PurePosixPath(file.inner).parts[:-1])
+    pairs = ((hit[1], "" if hit[2] == "__HIVE_DEFAULT_PARTITION__" else unquote(hit[2])) for hit in keys if hit)
     # of two values the file's own counts, as before it stood in such a folder
-    folders = {key: text for key, text in parse_folder_columns(file.inner).items() if key not in shape.schema}
-    return SourceFile(
-        path=file.path,
-        format=form,
-        index=index,
-        num_rows=shape.num_rows,
-        size=0 if form == "lance" else file.size,
-        modified=shape.version or file.modified,
-        schema=shape.schema | dict.fromkeys(folders, "string"),
-        marks=shape.marks,
-        **(shape.dialect._asdict() if form in TEXTS else {}),
-        left_out=shape.left_out,
-        folders=folders,
-        content=content,
-    )
-
-
-def parse_folder_columns(inner: str) -> dict[str, str]:
-    """Return the columns given by the folders of a path, as Hive, Spark and pandas write them: ``label=pos/x.csv``."""
-    found = (_KEY.fullmatch(part) for part in PurePosixPath(inner).parts[:-1])
-    return {key: "" if value == _NO_VALUE else unquote(value) for key, value in (hit.groups() for hit in found if hit)}
+    folders = {key: text for key, text in pairs if key not in found.schema}
+    schema = found.schema | dict.fromkeys(folders, "string")
+    return replace(found, schema=schema, folders=folders, content=content)
 
 
 def check_one_kind(source: SourceConfig, files: Sequence[tuple[FoundFile, str]]) -> None:
@@ -204,9 +196,10 @@ def check_one_kind(source: SourceConfig, files: Sequence[tuple[FoundFile, str]])
     beside the intended files. Read together, they would silently become labelled rows.
     """
     kinds: dict[str, list[str]] = defaultdict(list)
-    plain = Counter(_without_compression(file.inner)[0] for file, _ in files)
-    for file, form in files:
-        name, ending = _without_compression(file.inner)
+    split = [posixpath.splitext(file.inner) for file, _ in files]
+    split = [(name, end) if end.lower() in COMPRESSED else (name + end, "") for name, end in split]
+    plain = Counter(name for name, _ in split)
+    for (file, form), (name, ending) in zip(files, split, strict=True):
         copied = ending if plain[name] > 1 else ""  # the same file once more, compressed
         kinds[f"{_find_split(file.inner) or 'no split named'}, {form}{copied}"].append(file.inner)
     if source.mixed or len(kinds) < 2:
@@ -219,16 +212,11 @@ def check_one_kind(source: SourceConfig, files: Sequence[tuple[FoundFile, str]])
     )
 
 
-def _without_compression(inner: str) -> tuple[str, str]:
-    """Return a path without the ending of a compression format, and that ending or ""."""
-    name, ending = posixpath.splitext(inner)
-    return (name, ending) if ending.lower() in COMPRESSED else (inner, "")
-
-
 def _find_split(inner: str) -> str:
     """Return the split that a path names (the file name goes first), or ""."""
     *folders, file = PurePosixPath(inner).parts or ("",)
-    keys = [hit[2] for part in folders if (hit := _KEY.fullmatch(part)) and hit[1].casefold() in _SPLIT_KEYS]
+    named = {"split", "fold", "set", "subset", "partition"}
+    keys = [hit[2] for part in folders if (hit := _KEY.fullmatch(part)) and hit[1].casefold() in named]
     names = [file.partition(".")[0], *reversed([part for part in folders if "=" not in part]), *keys]
     parts = (part for name in names for part in re.split(r"[\W_]+|(?<=[a-z])(?=[A-Z])", name))
     words = (_AFTER.sub("", part.casefold()) for part in parts)

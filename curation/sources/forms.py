@@ -80,7 +80,8 @@ class LabelStudio:
                 if isinstance(chosen := _get(_get(result, "value"), "choices"), list):
                     found.setdefault(_get(result, "from_name") or "label", []).extend(chosen)
             choices.append(found)
-        if any(_sort_choices(other) != _sort_choices(choices[0]) for other in choices[1:]):
+        in_order = [{name: sorted(map(str, chosen)) for name, chosen in found.items()} for found in choices]
+        if any(other != in_order[0] for other in in_order):
             return FlatRow(None, left_out="its annotators disagree")
         row = ({"id": record["id"]} if "id" in record else {}) | data
         return _with_choices(row, choices[0] if choices else {})
@@ -102,10 +103,6 @@ def _parse_choices(value: object) -> list[Any] | None:
         value = parse_written(value)
     is_choice = isinstance(value, dict) and value.keys() == {"choices"} and isinstance(value["choices"], list)
     return value["choices"] if is_choice and isinstance(value, dict) else None
-
-
-def _sort_choices(choices: Mapping[str, list[Any]]) -> dict[str, list[str]]:
-    return {name: sorted(map(str, chosen)) for name, chosen in choices.items()}
 
 
 def _get(value: object, key: str) -> Any:

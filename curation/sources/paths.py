@@ -4,7 +4,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -15,13 +15,11 @@ from curation.escaping import format_error
 from curation.json_types import Json
 from curation.storage.digest import compute_even_starts
 
-_WILD = re.compile(r"[*?\[]")
 _PLAIN = "/=+,@:~()'!$&*;"
 """Characters that a URL's path may hold unescaped, besides letters, digits and ``_.-``."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FoundFile:
+class FoundFile(NamedTuple):
     """A file, or a ``.lance`` directory: its path or URL, size in bytes, and a tag that changes with its content."""
 
     path: str
@@ -61,12 +59,12 @@ def find(path: str) -> tuple[list[FoundFile], bool]:
     with naming_errors(path, "cannot be looked at ({}); correct the path or URL, or see that its store answers"):
         base, _, query = path.partition("?") if "://" in path else (path, "", "")
         query = f"?{query}" if query else ""
-        wild = _WILD.search(base)
+        wild = re.search(r"[*?\[]", base)
         if wild is None or "://" not in base:  # a local name may hold a bracket; a URL with one cannot be parsed
             fs, root = get_filesystem(path)
             kind = fs.get_file_info(root).type
             if kind == pafs.FileType.File or (kind == pafs.FileType.Directory and base.rstrip("/").endswith(".lance")):
-                return [_describe(fs, fs.get_file_info(root), path)], True
+                return [FoundFile(path, *read_stamp(fs, fs.get_file_info(root)))], True
             if kind == pafs.FileType.Directory:
                 return _walk(fs, root, base, query, ".*"), False
         if wild is None:
@@ -75,7 +73,14 @@ def find(path: str) -> tuple[list[FoundFile], bool]:
         folder = folder or ("/" if base.startswith("/") else ".")
         fs, root = get_filesystem(folder + query)
         is_folder = fs.get_file_info(root).type == pafs.FileType.Directory
-        found = _walk(fs, root, folder, query, _convert_glob(pattern + base[wild.start() :])) if is_folder else []
+        # ``*`` and ``?`` stay within a folder, ``**/`` crosses folders
+        special = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+        parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", pattern + base[wild.start() :])
+        expression = "".join(
+            special.get(part) or (part.replace("[!", "[^", 1) if part.startswith("[") else re.escape(part))
+            for part in parts
+        )
+        found = _walk(fs, root, folder, query, expression) if is_folder else []
         if not found:
             raise SourceError(f"{path}: no file matches this pattern; correct it, or put the files there")
         return found, False
@@ -94,13 +99,6 @@ def naming_errors(path: str, message: str) -> Iterator[None]:
             raise
         reason = re.sub(r",? *\S+\.rs:\d+:\d+", "", format_error(error))
         raise SourceError(f"{path}: {message.format(reason)}") from error
-
-
-def read_stamp(path: str) -> tuple[int, str]:
-    """Return the size and the tag of a file, as in :class:`FoundFile`, or raise ``OSError``."""
-    fs, inner = get_filesystem(path)
-    info = fs.get_file_info(inner)
-    return info.size or 0, _read_modified(fs, info)
 
 
 def compute_content_digest(path: str, size: int) -> str:
@@ -131,28 +129,14 @@ def _walk(fs: pafs.FileSystem, root: str, shown: str, query: str, expression: st
         hidden = any(part.startswith((".", "_")) for part in inner.split("/"))
         name = quote(inner, _PLAIN) if is_quoted else inner
         if inner not in found and not hidden and any(re.fullmatch(expression, text) for text in (inner, name)):
-            found[inner] = replace(_describe(fs, info, f"{shown.rstrip('/')}/{name}{query}"), inner=inner)
+            found[inner] = FoundFile(f"{shown.rstrip('/')}/{name}{query}", *read_stamp(fs, info), inner)
     return [found[inner] for inner in sorted(found)]
 
 
-def _describe(fs: pafs.FileSystem, info: pafs.FileInfo, path: str) -> FoundFile:
-    return FoundFile(path=path, size=info.size or 0, modified=_read_modified(fs, info))
-
-
-def _read_modified(fs: pafs.FileSystem, info: pafs.FileInfo) -> str:
-    if info.mtime_ns is not None:
-        return str(info.mtime_ns)
-    if not isinstance(fs, pafs.PyFileSystem):
-        return ""
-    known: Json = fs.handler.fs.info(info.path)
-    return next((str(known[key]) for key in ("ETag", "etag", "LastModified", "created") if key in known), "")
-
-
-def _convert_glob(pattern: str) -> str:
-    """Return a glob as a regular expression: ``*`` and ``?`` stay within a folder, ``**/`` crosses folders."""
-    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", pattern)
-    special = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return "".join(
-        special.get(part) or (part.replace("[!", "[^", 1) if part.startswith("[") else re.escape(part))
-        for part in parts
-    )
+def read_stamp(fs: pafs.FileSystem, info: pafs.FileInfo) -> tuple[int, str]:
+    """Return the size and the tag of a file, as in :class:`FoundFile`; its store may raise errors of its own."""
+    modified = "" if info.mtime_ns is None else str(info.mtime_ns)
+    if not modified and isinstance(fs, pafs.PyFileSystem):
+        known: Json = fs.handler.fs.info(info.path)
+        modified = next((str(known[key]) for key in ("ETag", "etag", "LastModified", "created") if key in known), "")
+    return info.size or 0, modified

@@ -8,60 +8,56 @@ reading a range in the middle costs no more than its own bytes.
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import islice
-from typing import Any
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice, pairwise
+from typing import Any, NamedTuple
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from curation.arrays import Int64s
 from curation.errors import SourceError
 from curation.escaping import format_error, quote_text
 from curation.json_types import Json
 from curation.sources.forms import FORMS, ROWS, FlatRow
-from curation.sources.missing import as_json
+from curation.sources.missing import as_json, to_raw_rows
 from curation.sources.paths import compute_content_digest, get_filesystem, naming_errors, read_stamp
-from curation.sources.records import MAX_RECORD, iter_records, parse_csv_fields, parse_csv_header, parse_json_object
-from curation.sources.source_file import PLAIN, TEXTS, Dialect, SourceFile
+from curation.sources.records import MAX_RECORD, iter_records, parse_csv_header, parse_record
+from curation.sources.source_file import TEXTS, SourceFile
 
 MARK_ROWS = 10_000
 BATCH_ROWS = 8_192
 _HEAD_ROWS = 1_000
+NEAR_ROWS = 256
+"""Maximum distance between requested rows that one read covers."""
+READERS = 8
+"""Number of concurrent reads, which mostly wait for the store."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileShape:
-    """The measured properties of a file; fields as in ``SourceFile``, plus the ``version`` of a Lance table."""
+def measure(file: SourceFile) -> SourceFile:
+    """Return a file with its rows counted, its columns named, and what is found of how its records are written.
 
-    num_rows: int
-    schema: dict[str, str]
-    marks: tuple[int, ...] = ()
-    version: str = ""
-    dialect: Dialect = PLAIN
-    left_out: Mapping[str, int] = field(default_factory=dict)
-
-
-def measure(path: str, form: str, dialect: Dialect = PLAIN) -> FileShape:
-    """Count the rows of a file and name its columns; ``dialect`` is what is known of how CSV is written.
-
-    Raises:
-        SourceError: the file cannot be read as ``form``.
+    ``SourceError``: it cannot be read in its format.
     """
-    with naming_errors(path, f"cannot be read as {form}: {{}}"):
-        if form == "parquet":
-            fs, inner = get_filesystem(path)
-            with fs.open_input_file(inner) as file:
-                parquet = pq.ParquetFile(file)
-                _require_distinct(path, parquet.schema_arrow.names)
-                _require_cells(path, parquet.metadata)
-                return FileShape(num_rows=parquet.metadata.num_rows, schema=_get_types(parquet.schema_arrow))
-        if form == "lance":
-            dataset = _open_lance(path)
-            version = f"version {dataset.version}"
-            return FileShape(num_rows=dataset.count_rows(), schema=_get_types(dataset.schema), version=version)
-        return _measure_text(path, form, dialect)
+    with naming_errors(file.path, f"cannot be read as {file.format}: {{}}"):
+        if file.format in TEXTS:
+            return _measure_text(replace(file, found_form=ROWS if file.form == "auto" else file.form))
+        if file.format == "lance":
+            dataset = _open_lance(file.path)
+            schema, num_rows = dataset.schema, dataset.count_rows()
+            file = replace(file, modified=f"version {dataset.version}")
+        else:
+            fs, inner = get_filesystem(file.path)
+            with fs.open_input_file(inner) as opened:
+                parquet = pq.ParquetFile(opened)
+                schema, num_rows = parquet.schema_arrow, parquet.metadata.num_rows
+                _require_distinct(file.path, schema.names)
+                _require_cells(file.path, parquet.metadata)
+        return replace(file, num_rows=num_rows, schema={field.name: str(field.type) for field in schema})
 
 
 def read_rows(
@@ -81,10 +77,14 @@ def read_rows(
         return
     num_rows = 0
     with naming_errors(file.path, f"cannot be read as {file.format}: {{}}"):
-        for batch in map(_cast_views, _READERS[file.format](file, start, stop, inside)):
-            _require_text(file, batch, start + num_rows)
+        for batch in _READERS[file.format](file, start, stop, inside):
+            batch = _require_text(file, batch, start + num_rows)
             num_rows += batch.num_rows
-            yield _with_folders(batch, file, wanted) if wanted != inside else batch
+            if wanted != inside:  # the folders' names give columns, too
+                texts = {name: [text or None] * len(batch) for name, text in file.folders.items()}
+                arrays = [pa.array(texts[name], "string") if name in texts else batch.column(name) for name in wanted]
+                batch = pa.RecordBatch.from_arrays(arrays, wanted)
+            yield batch
     if num_rows != stop - start:
         raise SourceError(
             f"{file.path}: changed while it was read: rows {start} to {stop} are {num_rows} now; run again"
@@ -96,7 +96,8 @@ def read_rows(
 def _require_as_found(file: SourceFile) -> None:
     """Refuse rows read from a file that changed since it was found, since Ray starts in between."""
     with naming_errors(file.path, "existed before, and cannot be read now: {}"):
-        size, modified = read_stamp(file.path)
+        fs, inner = get_filesystem(file.path)
+        size, modified = read_stamp(fs, fs.get_file_info(inner))
         is_same = (size, modified) == (file.size, file.modified)
         content = compute_content_digest(file.path, size) if is_same and file.content else file.content
     if not is_same or content != file.content:
@@ -107,17 +108,6 @@ def _require_as_found(file: SourceFile) -> None:
             f"{file.path}: was replaced after it was found: {change}; none of its rows is kept: restore it, or start "
             "another run"
         )
-
-
-def _with_folders(batch: pa.RecordBatch, file: SourceFile, columns: Sequence[str]) -> pa.RecordBatch:
-    """Return the batch with the columns given by the folders' names, in the order of ``columns``."""
-    arrays = [
-        pa.array([file.folders[name] or None] * batch.num_rows, pa.string())
-        if name in file.folders
-        else batch.column(name)
-        for name in columns
-    ]
-    return pa.RecordBatch.from_arrays(arrays, columns)
 
 
 def _require_distinct(path: str, names: Sequence[str]) -> None:
@@ -158,15 +148,14 @@ def _require_cells(path: str, metadata: pq.FileMetaData) -> None:
                 )
 
 
-def _cast_views(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch with plain texts and bytes for Arrow's views, which many Arrow functions do not take."""
+def _require_text(file: SourceFile, batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
+    """Return the batch with plain texts for Arrow's views, which many Arrow functions do not take; refuse wrong texts.
+
+    Parquet and Lance do not check that bytes that are declared as text are UTF-8.
+    """
     plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
     schema = pa.schema([field.with_type(plain.get(field.type, field.type)) for field in batch.schema])
-    return batch if schema == batch.schema else batch.cast(schema)
-
-
-def _require_text(file: SourceFile, batch: pa.RecordBatch, start: int) -> None:
-    """Refuse texts that are not UTF-8, since Parquet and Lance do not check bytes that are declared as text."""
+    batch = batch if schema == batch.schema else batch.cast(schema)
     try:
         batch.validate(full=True)
     except pa.ArrowInvalid:
@@ -180,6 +169,7 @@ def _require_text(file: SourceFile, batch: pa.RecordBatch, start: int) -> None:
                         "the file"
                     ) from error
         raise
+    return batch
 
 
 def _read_parquet(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -218,33 +208,27 @@ def _read_text(file: SourceFile, start: int, stop: int, columns: list[str]) -> I
 _READERS = {"parquet": _read_parquet, "lance": _read_lance, **dict.fromkeys(TEXTS, _read_text)}
 
 
-def _get_types(schema: pa.Schema) -> dict[str, str]:
-    return {field.name: str(field.type) for field in schema}
-
-
 def _open_lance(path: str, version: int | None = None) -> Any:
     return lance.dataset(get_filesystem(path)[1] if path.startswith("file://") else path, version=version)
 
 
-def _measure_text(path: str, format: str, dialect: Dialect) -> FileShape:
+def _measure_text(file: SourceFile) -> SourceFile:
     """Measure a text file, again from the start if ``auto`` finds another form in a record."""
-    dialect = dialect._replace(found_form=ROWS if dialect.form == "auto" else dialect.form)
-    found = iter_records(path, format, 0, number=0 if format == "csv" else 1, dialect=dialect)
+    is_csv, form = file.format == "csv", FORMS.get(file.found_form)
     names: list[str] = []
-    if format == "csv":
-        _, header = next(found, (0, b""))
-        names, dialect = parse_csv_header(path, header, dialect)
-        _require_delimiter(path, names, dialect.delimiter)
-        _require_distinct(path, names)
+    found = iter_records(file, 0, number=0 if is_csv else 1)
+    if is_csv:
+        names, is_spaced = parse_csv_header(file, next(found, (0, b""))[1])
+        file = replace(file, is_spaced=is_spaced)
+        _require_delimiter(file.path, names, file.delimiter)
+        _require_distinct(file.path, names)
     num_rows, marks, left_out = 0, [], Counter[str]()
-    form = FORMS.get(dialect.found_form)
     kinds = dict.fromkeys(names if form is None else (), "text")
     for number, (offset, record) in enumerate(found, 1):
-        row = _inspect_record(path, number, record, format, names, dialect)
-        fitting = [name for name, other in FORMS.items() if dialect.form == "auto" and form is None and other.fits(row)]
+        row = _inspect_record(file, number, record, names)
+        fitting = [name for name, other in FORMS.items() if file.form == "auto" and form is None and other.fits(row)]
         if fitting:
-            shape = _measure_text(path, format, dialect._replace(form=fitting[0]))
-            return replace(shape, dialect=shape.dialect._replace(form="auto"))
+            return _measure_text(replace(file, found_form=fitting[0]))
         flat = FlatRow(row) if form is None else form.read(row)
         if flat.row is None:
             left_out[flat.left_out] += 1
@@ -252,28 +236,25 @@ def _measure_text(path: str, format: str, dialect: Dialect) -> FileShape:
         if num_rows % MARK_ROWS == 0:
             marks.append(offset)
         num_rows += 1
-        if format != "csv" or form is not None:
+        if not is_csv or form is not None:
             kinds |= {name: kinds.get(name, "json") for name in flat.row}  # a key may first stand in the last row
             kinds |= dict.fromkeys(flat.choices, "choice")
-    is_alone = format == "json" and num_rows == 1 and form is None
+    is_alone = file.format == "json" and num_rows == 1 and form is None
     if is_alone and any(isinstance(value, list | dict) for value in row.values()):  # it holds the rows in it
         raise SourceError(
-            f"{path}: is one object with the keys {', '.join(row)}; write an array of its rows, each an object of "
+            f"{file.path}: is one object with the keys {', '.join(row)}; write an array of its rows, each an object of "
             "columns"
         )
-    return FileShape(num_rows=num_rows, schema=kinds, marks=tuple(marks), dialect=dialect, left_out=dict(left_out))
+    return replace(file, num_rows=num_rows, schema=kinds, marks=tuple(marks), left_out=dict(left_out))
 
 
-def _inspect_record(path: str, number: int, record: bytes, format: str, names: Sequence[str], dialect: Dialect) -> Json:
+def _inspect_record(file: SourceFile, number: int, record: bytes, names: list[str]) -> Json:
     """Return a record, parsed as far as its keys and form require; faults of late records are reported later."""
-    is_whole = number <= _HEAD_ROWS or dialect.found_form != ROWS
-    if format == "csv":
+    if number <= _HEAD_ROWS or file.found_form != ROWS:
+        return parse_record(file, number, record, names)
+    if file.format == "csv":
         has_end = b"\n" in record.rstrip()  # which quotes may have swallowed
-        is_read = is_whole or has_end or b"choices" in record
-        fields = parse_csv_fields(path, number, record, list(names), dialect) if is_read else []
-        return dict(zip(names, fields, strict=is_read))
-    if is_whole:
-        return parse_json_object(path, number, record)
+        return parse_record(file, number, record, names) if has_end or b"choices" in record else {}
     try:
         value = json.loads(record)
     except (ValueError, RecursionError):
@@ -285,19 +266,54 @@ def _iter_rows(file: SourceFile, start: int, stop: int) -> Iterator[Json]:
     mark, form = start // MARK_ROWS, FORMS.get(file.found_form)
     names = [name for name in file.schema if name not in file.folders]
     if form is not None and file.format == "csv":  # whose columns are those of the form, not of the header
-        _, header = next(iter_records(file.path, file.format, 0, 0, file.dialect), (0, b""))
-        names, _ = parse_csv_header(file.path, header, file.dialect)
+        names, _ = parse_csv_header(file, next(iter_records(file, 0, 0), (0, b""))[1])
     skipped, wanted = start - mark * MARK_ROWS, stop - mark * MARK_ROWS
-    number = mark * MARK_ROWS + 1
-    found = enumerate(iter_records(file.path, file.format, file.marks[mark], number, file.dialect), number)
+    first = mark * MARK_ROWS + 1
+    found = enumerate(iter_records(file, file.marks[mark], first), first)
     if form is None:
-        yield from (_parse_row(file, number, record, names) for number, (_, record) in islice(found, skipped, wanted))
+        yield from (parse_record(file, number, record, names) for number, (_, record) in islice(found, skipped, wanted))
         return
-    rows = (form.read(_parse_row(file, number, record, names)).row for number, (_, record) in found)
+    rows = (form.read(parse_record(file, number, record, names)).row for number, (_, record) in found)
     yield from islice((row for row in rows if row is not None), skipped, wanted)
 
 
-def _parse_row(file: SourceFile, number: int, record: bytes, names: list[str]) -> Json:
-    if file.format != "csv":
-        return parse_json_object(file.path, number, record)
-    return dict(zip(names, parse_csv_fields(file.path, number, record, names, file.dialect), strict=True))
+class SampledRow(NamedTuple):
+    """A row of a source."""
+
+    file: int
+    """The file's number."""
+    row: int
+    raw: Json
+
+
+def read_rows_at(
+    files: Sequence[SourceFile], positions_N: Int64s, columns: Sequence[str] | None = None
+) -> list[SampledRow]:
+    """Return the rows at these positions of a source, counted through its files by number, in the requested order.
+
+    Only parts with a requested row are read: of Parquet the row group up to the row, of JSONL and CSV at most 10,000
+    records.
+    """
+    in_order = sorted(files, key=lambda file: file.index)
+    ends = np.cumsum([file.num_rows for file in in_order])
+    order_N = np.argsort(positions_N, kind="stable")
+    sorted_N = np.asarray(positions_N)[order_N]
+    file_N = np.searchsorted(ends, sorted_N, side="right")
+    row_N = sorted_N - (ends - [file.num_rows for file in in_order])[file_N]
+
+    def read(span: slice) -> list[SampledRow]:
+        file, wanted = in_order[int(file_N[span.start])], row_N[span]
+        first = int(wanted[0])
+        found: list[tuple[int, Json]] = []
+        for batch in read_rows(file, first, int(wanted[-1]) + 1, columns):
+            here = wanted[(wanted >= first) & (wanted < first + batch.num_rows)]
+            found += zip(here.tolist(), to_raw_rows(batch.take(pa.array(here - first))), strict=True)
+            first += batch.num_rows
+        return [SampledRow(file.index, row, raw) for row, raw in found]
+
+    breaks = np.flatnonzero((np.diff(file_N) != 0) | (np.diff(row_N) > NEAR_ROWS)) + 1
+    edges = pairwise([0, *breaks.tolist(), len(row_N)])
+    spans = [slice(start, stop) for start, stop in edges if stop > start]
+    with ThreadPoolExecutor(READERS) as pool:
+        read_all = [row for rows in pool.map(read, spans) for row in rows]
+    return [read_all[place] for place in np.argsort(order_N).tolist()]

@@ -11,6 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -19,48 +20,41 @@ from curation.errors import SourceError
 from curation.escaping import quote_text
 from curation.json_types import Json, is_deeper
 from curation.sources.paths import get_filesystem
-from curation.sources.source_file import COMPRESSED, PLAIN, Dialect
+from curation.sources.source_file import COMPRESSED, SourceFile
 
 MAX_RECORD = 64 << 20
 """Maximum length of a record, in bytes; an unclosed quote would otherwise take in the rest of the file."""
 BLOCK_BYTES = 1 << 20
 MAX_DEPTH = 50
 """Maximum depth of a JSON value, since the output file formats nest by the call stack."""
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
-_QUOTED = re.compile(r'"(?:[^"]|"")*"')
-_BOM = b"\xef\xbb\xbf"
 _AROUND = 30
 """Number of characters shown on either side of a fault."""
 _AS_ARRAY = "a file that is one array of objects is read as format: json (ending .json)"
-_BETWEEN = re.compile(r"[\s,]*")
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_START, _BETWEEN = re.compile(r"\ufeff?(?:[\s,]*\[)?"), re.compile(r"[\s,]*")
 _scan = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
 
 csv.field_size_limit(sys.maxsize)  # Python's own limit is 131,072 characters a field
 
 
-def iter_records(
-    path: str, form: str, offset: int, number: int, dialect: Dialect = PLAIN
-) -> Iterator[tuple[int, bytes]]:
+def iter_records(file: SourceFile, offset: int, number: int) -> Iterator[tuple[int, bytes]]:
     """Yield the records (for JSON: values) of a file from a byte on, as start and bytes, without blank ones.
 
     ``number`` is that of the first record; a CSV file's header is record 0. ``SourceError``: a quoted field or an array
     has no end, a record is longer than ``MAX_RECORD``, or the file is UTF-16.
     """
-    if form == "json":
-        with _open(path, offset) as file:
-            yield from _iter_json_values(path, file, offset)
-        return
-    has_quotes = form == "csv" and dialect.quoting != "none"
-    with _open(path, offset) as file:
+    with _open(file.path, offset) as opened:
+        if file.format == "json":
+            yield from _iter_json_values(file.path, opened, offset)
+            return
+        has_quotes = file.format == "csv" and file.quoting != "none"
         parts, odd, start = [], False, offset
-        lines = io.BufferedReader(file, BLOCK_BYTES)
+        lines = io.BufferedReader(opened, BLOCK_BYTES)
         while line := lines.readline(MAX_RECORD + 1):
             if len(line) > MAX_RECORD:
                 raise ValueError(f"a line has more than {MAX_RECORD >> 20} MiB")
-            if offset == 0 and line.startswith(_UTF_16):
+            if offset == 0 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
                 raise SourceError(
-                    f"{path}: the file is UTF-16; convert it to UTF-8: iconv -f UTF-16 -t UTF-8 OLD > "
+                    f"{file.path}: the file is UTF-16; convert it to UTF-8: iconv -f UTF-16 -t UTF-8 OLD > "
                     "NEW, or save it as 'CSV UTF-8'"
                 )
             offset += len(line)
@@ -68,8 +62,8 @@ def iter_records(
             # A quoted CSV field may hold line ends; doubled quotes inside it keep the parity.
             odd ^= has_quotes and line.count(b'"') % 2 == 1
             if not odd:
-                record = (parts[0] if len(parts) == 1 else b"".join(parts)).removeprefix(_BOM if start == 0 else b"")
-                if record.strip(b"\r\n" if form == "csv" else None):  # in CSV spaces are a value
+                record = b"".join(parts).removeprefix(codecs.BOM_UTF8 if start == 0 else b"")
+                if record.strip(b"\r\n" if file.format == "csv" else None):  # in CSV spaces are a value
                     yield start, record
                     number += 1
                 parts, start = [], offset
@@ -78,8 +72,8 @@ def iter_records(
         if parts:
             text = parts[0].decode(errors="backslashreplace")
             raise SourceError(
-                f"{path}: record {number} has a quoted field that never ends, "
-                f"{_format_near(text, _find_fault(text, dialect.delimiter))}; close the quote, double it if it is "
+                f"{file.path}: record {number} has a quoted field that never ends, "
+                f"{_format_near(text, _find_fault(text, file.delimiter))}; close the quote, double it if it is "
                 "part of the text, or set quoting: none in its source if quotes are letters there"
             )
 
@@ -104,7 +98,7 @@ def _iter_json_values(path: str, file: pa.NativeFile, offset: int) -> Iterator[t
     A value that is not JSON is yielded last, with all that follows it, for the caller to refuse.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-    text, at, is_array, has_all = "", 0, False, False
+    text, at, has_all = "", 0, False
 
     def more() -> None:
         nonlocal text, at, has_all
@@ -113,13 +107,9 @@ def _iter_json_values(path: str, file: pa.NativeFile, offset: int) -> Iterator[t
         text, at, has_all = rest + decoder.decode(block, final=not block), 0, not block
 
     more()
-    if offset == 0:
-        start = _BETWEEN.match(text, int(text.startswith("\ufeff")))
-        is_array = start is not None and text[start.end() : start.end() + 1] == "["
-        if start is not None and is_array:
-            offset, at = offset + len(_encode(text[: start.end() + 1])), start.end() + 1
-        elif text.startswith("\ufeff"):
-            offset, at = 3, 1
+    start = _START.match(text)[0] if offset == 0 else ""  # type: ignore[index]
+    is_array = start.endswith("[")
+    offset, at = offset + len(_encode(start)), len(start)
     while True:
         between = _BETWEEN.match(text, at)
         assert between is not None
@@ -155,70 +145,80 @@ def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def parse_json_object(path: str, number: int, record: bytes) -> Json:
+def parse_record(file: SourceFile, number: int, record: bytes, names: list[str]) -> Json:
+    """Return a record by column; ``names`` are those of a CSV file's header. ``SourceError``: it cannot be read."""
+    if file.format != "csv":
+        return _parse_json_object(file.path, number, record)
+    return dict(zip(names, _parse_csv_fields(file, number, record, names), strict=True))
+
+
+def _parse_json_object(path: str, number: int, record: bytes) -> Json:
     """Return the object in a JSONL record; ``SourceError`` if it is none, or has a key twice or half of a character."""
     text = _decode(path, number, record)
 
     def make_error(problem: str, at: int = 0, mend: str = "fix the file") -> SourceError:
         return SourceError(f"{path}: record {number} {problem} {_format_near(text, at)}; {mend}")
 
+    def require_unique(pairs: list[tuple[str, Any]]) -> Json:
+        found = dict(pairs)
+        if len(found) != len(pairs):  # JSON leaves open which value counts
+            twice = next(key for place, (key, _) in enumerate(pairs) if key in dict(pairs[:place]))
+            raise make_error(f"has the key {quote_text(twice)} twice,")
+        return found
+
     try:
-        value = json.loads(text, object_pairs_hook=_require_unique)
+        value = json.loads(text, object_pairs_hook=require_unique)
         if text.count("[") + text.count("{") > MAX_DEPTH and is_deeper(value, MAX_DEPTH):
             raise RecursionError
+    except SourceError:
+        raise
     except json.JSONDecodeError as error:
         mend = _AS_ARRAY if text.startswith("[") else "fix the file"
         raise make_error(f"is not JSON ({error.msg})", error.pos, mend) from error
     except RecursionError as error:
         raise make_error(f"nests deeper than {MAX_DEPTH} levels,", mend="make it flatter") from error
-    except _TwiceError as error:
-        raise make_error(f"has the key {quote_text(str(error))} twice,") from error
     except ValueError as error:  # Python refuses to read integers of more than 4,300 digits
         raise make_error("has an integer of thousands of digits,") from error
     if not isinstance(value, dict):
         kind = type(value).__name__
         raise make_error(f"is not a JSON object but {kind},", mend=_AS_ARRAY if kind == "list" else "fix the file")
-    if "\\u" in text and (half := _SURROGATE.search(json.dumps(value, ensure_ascii=False))):
+    if "\\u" in text and (half := re.search("[\ud800-\udfff]", json.dumps(value, ensure_ascii=False))):
         at = text.lower().find(f"\\u{ord(half[0]):04x}")
         raise make_error("has half of a surrogate pair", at, "write the whole character")
     return value
 
 
-def parse_csv_header(path: str, record: bytes, dialect: Dialect) -> tuple[list[str], Dialect]:
-    """Return a CSV file's column names, without empty ones at the end, and its dialect as the header shows it."""
-    text = _decode(path, 0, record)
-    if "\r" in _QUOTED.sub("", text.rstrip("\r\n")):
-        raise SourceError(f"{path}: its line ends are carriage returns; convert them: tr '\\r' '\\n' < OLD > NEW")
+def parse_csv_header(file: SourceFile, record: bytes) -> tuple[list[str], bool]:
+    """Return a CSV file's column names, without empty ones at the end, and whether a space follows each delimiter."""
+    text = _decode(file.path, 0, record)
+    if "\r" in re.sub(r'"(?:[^"]|"")*"', "", text.rstrip("\r\n")):
+        raise SourceError(f"{file.path}: its line ends are carriage returns; convert them: tr '\\r' '\\n' < OLD > NEW")
     if hint := re.fullmatch(r'"?(?i:sep)=(.)"?', text.strip("\r\n")):
         raise SourceError(
-            f"{path}: {hint[0]!r} is Excel's hint, not a header; delete line 1, and set delimiter: "
+            f"{file.path}: {hint[0]!r} is Excel's hint, not a header; delete line 1, and set delimiter: "
             f"{json.dumps(hint[1])} in its source"
         )
-    names = parse_csv_fields(path, 0, record, dialect=dialect)
+    names = _parse_csv_fields(file, 0, record)
     while len(names) > 1 and not names[-1]:
         names.pop()
-    if len(names) > 1 and all(name[:1] == " " != name[1:2] for name in names[1:]):
-        dialect = dialect._replace(is_spaced=True)
-        names = parse_csv_fields(path, 0, record, dialect=dialect)[: len(names)]
-    return names, dialect
+    is_spaced = file.is_spaced or (len(names) > 1 and all(name[:1] == " " != name[1:2] for name in names[1:]))
+    return _parse_csv_fields(replace(file, is_spaced=is_spaced), 0, record)[: len(names)], is_spaced
 
 
-def parse_csv_fields(
-    path: str, number: int, record: bytes, names: list[str] | None = None, dialect: Dialect = PLAIN
-) -> list[str]:
+def _parse_csv_fields(file: SourceFile, number: int, record: bytes, names: list[str] | None = None) -> list[str]:
     """Return the fields of a CSV record, as many as ``names``; further empty ones are left out.
 
     ``SourceError``: not UTF-8, a quote or a space before one in the wrong place, another number of fields, or quotes
     that may have swallowed rows: its lines have the right number of fields by themselves, too.
     """
-    text, delimiter = _decode(path, number, record), dialect.delimiter
+    text, delimiter = _decode(file.path, number, record), file.delimiter
 
     def make_error(problem: str, at: int, mend: str) -> SourceError:
         where = "the header" if names is None else f"record {number}"
-        return SourceError(f"{path}: {where} {problem} {_format_near(text, at)}; {mend}")
+        return SourceError(f"{file.path}: {where} {problem} {_format_near(text, at)}; {mend}")
 
-    quoting: Literal[0, 3] = csv.QUOTE_NONE if dialect.quoting == "none" else csv.QUOTE_MINIMAL
-    is_spaced = dialect.is_spaced
+    quoting: Literal[0, 3] = csv.QUOTE_NONE if file.quoting == "none" else csv.QUOTE_MINIMAL
+    is_spaced = file.is_spaced
     try:
         reader = csv.reader([text], strict=True, delimiter=delimiter, quoting=quoting, skipinitialspace=is_spaced)
         fields = next(reader, [])
@@ -235,7 +235,7 @@ def parse_csv_fields(
     if not any(fields[len(names) :]):
         fields = fields[: len(names)]
     lines = text.rstrip("\r\n").split("\n")
-    if dialect.quoting == "auto" and _can_be_rows(lines, len(names), delimiter):
+    if file.quoting == "auto" and _can_be_rows(lines, len(names), delimiter):
         problem = (
             f"is one row of {len(lines)} lines if its quotes are CSV's, and the first and the last of these lines "
         )
@@ -267,18 +267,6 @@ def _decode(path: str, number: int, record: bytes) -> str:
         raise SourceError(
             f"{path}: record {number} is not UTF-8 near {quote_text(around, 4 * _AROUND)}; convert the file to UTF-8"
         ) from error
-
-
-class _TwiceError(ValueError):
-    """An object in which a key stands twice; JSON leaves open which value counts."""
-
-
-def _require_unique(pairs: list[tuple[str, Any]]) -> Json:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        twice = next(key for place, (key, _) in enumerate(pairs) if key in dict(pairs[:place]))
-        raise _TwiceError(twice)
-    return found
 
 
 def _find_fault(record: str, delimiter: str) -> int:

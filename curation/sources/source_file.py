@@ -1,35 +1,16 @@
 """The record of one input file of a run, and stretches of files, the units in which tasks read a source."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from itertools import repeat
-from typing import NamedTuple, Self
+from typing import Self
 
 from curation.json_types import Json
 
-
-class Dialect(NamedTuple):
-    """The way in which a text file's records are written; the first two fields and ``is_spaced`` are for CSV alone."""
-
-    delimiter: str = ","
-    """The character between the fields."""
-    quoting: str = "auto"
-    """``quotes``, ``none`` or ``auto``, as ``SourceConfig.quoting``."""
-    form: str = "auto"
-    """The requested form of the rows, as ``SourceConfig.form``."""
-    is_spaced: bool = False
-    """Whether a space follows each delimiter and belongs to no field, as in ``text, "label"``."""
-    found_form: str = "rows"
-    """The form found in the file, by its name in ``curation.sources.forms.FORMS``."""
-
-    def asked(self, form: str) -> tuple[str, ...]:
-        """Return the requested settings that affect reading a file of this format."""
-        return self[:3] if form == "csv" else (self.form,)
-
-
-PLAIN = Dialect()
 TEXTS = ("jsonl", "json", "csv")
 """Text formats, whose records are read one by one."""
+DIALECT = ("delimiter", "quoting", "form", "is_spaced", "found_form")
+"""Fields of a file that say how its records are written, in text formats."""
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 """Arrow's names of compressions by file name ending; files of text formats may be compressed so."""
 _OF_TEXT = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv"}
@@ -60,11 +41,15 @@ class SourceFile:
     """The byte at which each ``readers.MARK_ROWS``-th row of a JSONL, JSON or CSV file starts."""
 
     delimiter: str = ","
-    """The first of five fields of the :class:`Dialect` of a text file."""
+    """The character between the fields of CSV."""
     quoting: str = "auto"
+    """``quotes``, ``none`` or ``auto``, as ``SourceConfig.quoting``, in CSV."""
     form: str = "auto"
+    """The requested form of the rows, as ``SourceConfig.form``."""
     is_spaced: bool = False
+    """Whether a space follows each delimiter of CSV and belongs to no field, as in ``text, "label"``."""
     found_form: str = "rows"
+    """The form found in the file, by its name in ``curation.sources.forms.FORMS``."""
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Numbers of records that are not rows, by reason (``curation.sources.forms``)."""
     folders: Mapping[str, str] = field(default_factory=dict)
@@ -72,17 +57,12 @@ class SourceFile:
     content: str = ""
     """The digest of the file's bytes, or "" for a Lance table or a file of an earlier version."""
 
-    @property
-    def dialect(self) -> Dialect:
-        """The way in which the records of a text file are written."""
-        return Dialect(self.delimiter, self.quoting, self.form, self.is_spaced, self.found_form)
-
     def to_json(self) -> Json:
         """Return the file as a JSON object for cache keys, without ``content`` and fields at their defaults."""
-        usual = {**PLAIN._asdict(), "left_out": {}, "folders": {}}
-        left_out = {"content", *(name for name, value in usual.items() if getattr(self, name) == value)}
-        kept = {name: value for name, value in asdict(self).items() if name not in left_out}
-        return kept | {"marks": list(self.marks)}
+        usual = {known.name: known.default for known in fields(self) if known.name in DIALECT}
+        usual |= {"left_out": {}, "folders": {}, "content": self.content}
+        items = asdict(self) | {"marks": list(self.marks)}
+        return {name: value for name, value in items.items() if name not in usual or value != usual[name]}
 
     def recorded(self) -> Json:
         """Return the file as a JSON object for the manifest, with ``content`` if it is known."""

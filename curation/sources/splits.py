@@ -1,4 +1,6 @@
-"""Disjoint splits of a source: a seeded permutation of its rows, cut into consecutive intervals.
+"""Row ids, and disjoint splits of a source: a seeded permutation of its rows, cut into consecutive intervals.
+
+An id is the file's number with the row's place in it, or the user's own unique integer.
 
 The permutation is a keyed bijection over [0, N) that needs no array of N: an unbalanced Feistel network over the next
 power of two, applied again when it leaves the range (Black, Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA
@@ -11,21 +13,81 @@ as fewer rows. A cluster is a hash of the column's value, equal in all files wit
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 
 import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap64
 
 from curation.arrays import Int64s
 from curation.config import RowsConfig, SplitConfig
 from curation.config.base import count_share
 from curation.errors import ConfigError, SourceError
+from curation.escaping import format_error
 from curation.hashing import derive, hash64
 from curation.sources.missing import replace_missing, to_python_values
 from curation.sources.readers import read_rows
 from curation.sources.source_file import SourceFile
+from curation.tables.row_ids import include
+from curation.tables.schemas import FILE_SHIFT
+
+
+def get_row_ids(file: SourceFile, start: int, stop: int, id_column: str | None) -> Int64s:
+    """Return the ids of the rows ``start`` to ``stop`` of a file, int64 [N]; ``SourceError`` of a wrong one."""
+    if id_column is None:
+        return np.arange(start, stop, dtype=np.int64) + (file.index << FILE_SHIFT)
+    batches = read_rows(file, start, stop, [id_column])
+    return np.concatenate([convert_ids(file, batch.column(id_column), id_column) for batch in batches])
+
+
+def check_unique(files: Iterable[SourceFile], id_column: str) -> None:
+    """Raise ``SourceError`` if an id occurs twice in all files of a source, of which only the id column is read."""
+    seen = BitMap64()
+    for file in files:
+        for batch in read_rows(file, columns=[id_column]):
+            ids_N = convert_ids(file, batch.column(id_column), id_column)
+            ids = BitMap64(ids_N.astype(np.uint64))
+            if len(ids) != len(ids_N) or not ids.isdisjoint(seen):
+                unique, counts = np.unique(ids_N, return_counts=True)
+                twice = next(iter(ids & seen), None)
+                example = int(unique[counts > 1][0]) if twice is None else twice
+                raise SourceError(
+                    f"{file.path}: {id_column}: the id {example} occurs in more than one row; "
+                    "make the ids unique, or leave id_column out"
+                )
+            include(seen, ids_N)
+
+
+def convert_ids(file: SourceFile, values: pa.Array | Sequence[object], id_column: str) -> Int64s:
+    """Return a file's values of ``id_column`` as ids, int64 [N]; ``SourceError`` of a wrong one."""
+    where = f"{file.path}: {id_column}"
+    if not isinstance(values, pa.Array) or values.type == pa.json_():
+        listed = to_python_values(values, id_column) if isinstance(values, pa.Array) else values
+        try:
+            values = pa.array(listed)
+        except (pa.ArrowException, OverflowError) as error:
+            raise SourceError(
+                f"{where}: ids are not all integers below 2**63 ({format_error(error)}); give such integers, or leave "
+                "id_column out"
+            ) from error
+    if file.format == "csv":
+        values = pa.array([replace_missing(value) for value in values.to_pylist()], values.type)
+    if values.null_count:
+        raise SourceError(f"{where}: {values.null_count} rows have no id; fill them in, or leave id_column out")
+    if not (pa.types.is_integer(values.type) or file.format == "csv"):
+        raise SourceError(f"{where}: ids are {values.type}, not integers; give integers, or leave id_column out")
+    try:
+        ids_N: Int64s = values.cast(pa.int64()).to_numpy()
+    except pa.ArrowInvalid as error:
+        raise SourceError(
+            f"{where}: {format_error(error)}; give integers below 2**63, or leave id_column out"
+        ) from error
+    if len(ids_N) and ids_N.min() < 0:
+        raise SourceError(f"{where}: the id {ids_N.min()} is negative; give ids from 0 on, or leave id_column out")
+    return ids_N
 
 
 def compute_cluster(value: object) -> int | None:

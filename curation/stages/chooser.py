@@ -13,8 +13,8 @@ from curation.arms import ARMS, TOP, TRUST, Arm
 from curation.arrays import Int64s
 from curation.config import DomainConfig, SelectionConfig
 from curation.domains import attempt, get_domain
+from curation.domains.class_counts import SeenLabels, collect_seen_labels
 from curation.domains.grading import read_grades
-from curation.domains.unseen_labels import SeenLabels, collect_seen_labels
 from curation.errors import RunFailedError
 from curation.features import features
 from curation.hashing import derive

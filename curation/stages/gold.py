@@ -19,7 +19,7 @@ from pyroaring import BitMap64
 from curation.arrays import Int64s
 from curation.config import DomainConfig
 from curation.domains import Domain, Example, attempt, get_domain, load_domain
-from curation.domains.formats import Format, GoldSource, GoldWanted, choose_format, choose_gold_source, is_bare
+from curation.domains.given import Format, GoldSource, GoldWanted, choose_format, choose_gold_source, is_bare
 from curation.errors import SourceError
 from curation.hashing import derive, draw_by_hash
 from curation.json_types import Json, JsonView

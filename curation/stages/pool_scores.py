@@ -17,8 +17,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from curation.arrays import Int64s
-from curation.domains.class_counts import Grouping, find_class_places
-from curation.domains.unseen_labels import is_unseen
+from curation.domains.class_counts import Grouping, find_class_places, is_unseen
 from curation.hashing import hash_unit
 from curation.json_types import Json
 from curation.refs import TableRef

@@ -24,8 +24,8 @@ from curation.sources import (
     make_assignment,
     read_rows_at,
 )
-from curation.sources.ids import check_some
-from curation.sources.sample import SampledRow
+from curation.sources.readers import SampledRow
+from curation.sources.splits import convert_ids
 from curation.stages.deal import NO_AUDIT, POOL, describe_errors, make_example_table
 
 RUNS, RUN_ROWS = 20, 50
@@ -73,7 +73,7 @@ def preview(
         if (id_column := config.sources[source].id_column) is not None:
             for file in items:
                 if values := [row.raw.get(id_column) for row in drawn if row.file == file.index]:
-                    check_some(file, values, id_column)
+                    convert_ids(file, values, id_column)
         for place, (name, size) in enumerate(assignment.counts.items()):
             rows = [drawn[row] for row in np.flatnonzero(split_N == place)]
             domain = get_domain(config.domain_of(name))

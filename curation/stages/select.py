@@ -23,8 +23,8 @@ from curation.arms import ARMS
 from curation.arrays import Int64s
 from curation.config import DomainConfig
 from curation.domains import Example, get_domain, get_preference_function
-from curation.domains.formats import Format
-from curation.domains.unseen_labels import UnseenLabels, count_unseen
+from curation.domains.class_counts import UnseenLabels, count_unseen
+from curation.domains.given import Format
 from curation.errors import BudgetError, CurationError, RunFailedError
 from curation.hashing import derive
 from curation.json_types import Json
@@ -65,7 +65,7 @@ class Selection(WrittenRows):
     format: Format
     """The format of the arm's completions; for weak arms that of the pool."""
     completion_source: str
-    """``weak``, or the source for gold arms (``curation.domains.formats.GoldSource``)."""
+    """``weak``, or the source for gold arms (``curation.domains.given.GoldSource``)."""
     format_note: str | None
     median_characters: float | None
     """The median length of the completions, or None without a completion."""

@@ -20,8 +20,7 @@ from curation.refs import ModelRef, TableRef, TrustRef
 from curation.rundir.graph import Position, Stage
 from curation.rundir.manifest import Manifest, StageRecord
 from curation.stages.fit import FitTrust, Search
-from curation.stages.label import Label
-from curation.stages.label import Read
+from curation.stages.label import Label, Read
 from curation.stages.score import Score
 from curation.stages.select import Select, WritePreferences
 from curation.stages.training import TrainStudent

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -72,8 +72,6 @@ class CommandCheck:
         processes: processes and threads that it may have at once.
         sandbox: ``full``, or ``none`` for a program that is trusted to use network, files and processes.
     """
-
-    needs_rows: ClassVar[bool] = True
 
     @check_arguments
     def __init__(
@@ -129,10 +127,10 @@ class CommandCheck:
 
         ``ConfigError`` after ``MOST_FAILED`` rows alone in succession.
         """
-        found: list[bool | RowError] = []
         try:
-            found += self._run(batch, seconds)
+            verdicts = self._run(batch, seconds)
             self._num_failed = 0
+            return [*verdicts]
         except _Failed as error:
             if len(batch) > 1:
                 logger.warning("check.command: %s; its %d rows are tried one by one", error, len(batch))
@@ -145,8 +143,7 @@ class CommandCheck:
                     f"alone, the last time: {error}; mend the program (docs/data-forms.md says what it reads and "
                     "prints)"
                 ) from error
-            found.append(RowError(f"check_failed: the command was given this row alone, and {error}"))
-        return found
+            return [RowError(f"check_failed: the command was given this row alone, and {error}")]
 
     def _run(self, items: Sequence[str], seconds: float) -> list[bool]:
         """Return the verdicts of one start of the command; raise ``_Failed``, or ``ConfigError`` if it cannot start."""
@@ -176,7 +173,7 @@ class CommandCheck:
             if (folder / "out").stat().st_size > LINE_BYTES * len(items) + MORE_BYTES:
                 raise _Failed(f"it printed more than {LINE_BYTES:,} bytes a row")
             if code:
-                raise _Failed(f"it ended with {_describe_exit(code)}{_read_last_line(folder / 'err')}")
+                raise _Failed(f"it ended with {_describe_end(code, folder / 'err')}")
             verdicts = (folder / "out").read_bytes().decode(errors="replace").splitlines()
             if len(verdicts) != len(items):
                 raise _Failed(f"it printed {len(verdicts):,} lines for {len(items):,} rows; print one verdict a line")
@@ -242,40 +239,21 @@ def require_sandbox() -> None:
     CommandCheck(command=["true"])._run([], 60.0)
 
 
-class Removed:
-    """The stand-in for a command check in a trust package, which holds no program: it refuses to grade."""
-
-    needs_rows: ClassVar[bool] = True
-
-    def __call__(
-        self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, object]]
-    ) -> list[bool | RowError]:
-        """Raise ``ConfigError``."""
-        raise ConfigError(
-            "check: these rows are graded by a command, and a trust package brings none; give check: {command: [...]}"
-        )
-
-
 def _get_search_path() -> str:
     """Return the search path of commands, on which ``python`` is this interpreter."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
-def _describe_exit(code: int) -> str:
-    """Describe an exit code; that of a process ended by a signal is 128 plus its number, or minus the number."""
-    number = -code if code < 0 else code - 128
+def _describe_end(code: int, errors: Path) -> str:
+    """Describe an exit code, with the last line of standard error; a signal's is 128 plus its number, or minus it."""
     try:
-        return f"signal {signal.Signals(number).name}"
+        ended = f"signal {signal.Signals(-code if code < 0 else code - 128).name}"
     except ValueError:
-        return f"exit code {code}"
-
-
-def _read_last_line(path: Path) -> str:
-    """Return the last line of a command's standard error, in brackets."""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - 2_000))
+        ended = f"exit code {code}"
+    with errors.open("rb") as file:
+        file.seek(max(0, errors.stat().st_size - 2_000))
         lines = file.read().decode(errors="replace").strip().splitlines()
-    return f" ({escape_text(lines[-1][:200])})" if lines else ""
+    return ended + (f" ({escape_text(lines[-1][:200])})" if lines else "")
 
 
 def _parse_verdict(line: str, place: int) -> bool:

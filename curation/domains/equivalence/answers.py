@@ -5,8 +5,15 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import NamedTuple, Self
 
-from curation.domains.equivalence.latex import Exploded, closes_bracket, list_depths, parse_measured, remove_separators
-from curation.domains.equivalence.units import Unit, iter_sizes, parse_count
+from curation.domains.equivalence.latex import (
+    Exploded,
+    Unit,
+    closes_bracket,
+    list_depths,
+    parse_count,
+    parse_measured,
+    remove_separators,
+)
 
 MAX_CHARS = 4000
 """Maximum length of an answer, in characters; longer ones are refused unless identical."""
@@ -42,7 +49,8 @@ def is_equivalent(gold: str, label: str, *, atom: Atom) -> bool:
         if PlainNumber.read(number) and (found := parse_count(other)):
             return _is_same_measure(number, known, *found) if known else _is_same_item(number, found.text, atom)
     if _WORDS.search(gold) or _WORDS.search(label):
-        return _keep_letters(gold) == _keep_letters(label)
+        one, other = (re.sub(r"[^\w+\-=<>/^*]", "", text.replace(r"\text", "")).casefold() for text in (gold, label))
+        return one == other
     golds, labels = _split_items(gold), _split_items(label)
     if len(golds) * len(labels) > MAX_PAIRS:
         raise Exploded
@@ -63,24 +71,21 @@ def _is_same_item(gold: str, label: str, atom: Atom) -> bool:
     if bases:
         return bases == 1 and _is_same_item(gold.partition("_")[0], label.partition("_")[0], atom)
     one, other = PlainNumber.read(gold), PlainNumber.read(label)
-    left, right = _Bracketed.read(gold), _Bracketed.read(label)
+    left, right = _read_bracketed(gold), _read_bracketed(label)
     if not (one and other) and (one or other):  # brackets around a number are no tuple, as in (1,000)
         one, other = one or _read_in_brackets(gold), other or _read_in_brackets(label)
     if one and other:
         return one.near(other)
     if left and right:
-        return (
-            left.brackets == right.brackets
-            and len(left.parts) == len(right.parts)
-            and all(_is_same_item(*pair, atom) for pair in zip(left.parts, right.parts, strict=True))
-        )
+        (brackets, parts), (others, other_parts) = left, right
+        is_alike = brackets == others and len(parts) == len(other_parts)
+        return is_alike and all(_is_same_item(*pair, atom) for pair in zip(parts, other_parts, strict=True))
     return not ((one or left) and (other or right)) and atom(gold, label)
 
 
 def _read_in_brackets(text: str) -> "PlainNumber | None":
-    return (
-        PlainNumber.read(remove_separators(text[1:-1].strip())) if text.startswith("(") and text.endswith(")") else None
-    )
+    is_bracketed = text.startswith("(") and text.endswith(")")
+    return PlainNumber.read(remove_separators(text[1:-1].strip())) if is_bracketed else None
 
 
 def _is_same_measure(gold: str, unit: Unit, label: str, other_unit: Unit) -> bool:
@@ -89,7 +94,12 @@ def _is_same_measure(gold: str, unit: Unit, label: str, other_unit: Unit) -> boo
     if one is None or other is None:
         return False
     tolerance = TOLERANCE if one.decimal or other.decimal else 0
-    measures = ((one.value * size, other.value * second) for size, second in iter_sizes(unit, other_unit))
+    measures = (
+        (one.value * size, other.value * second)
+        for *measured, size in unit
+        for *other_measured, second in other_unit
+        if measured == other_measured  # in dimension and power
+    )
     return any(abs(left - right) <= tolerance * max(abs(left), abs(right)) for left, right in measures)
 
 
@@ -153,19 +163,13 @@ _NUMBER = re.compile(
 )
 
 
-class _Bracketed(NamedTuple):
-    """A tuple or an interval."""
-
-    brackets: str
-    parts: list[str]
-
-    @classmethod
-    def read(cls, text: str) -> Self | None:
-        inner = text[1:-1]
-        if text[:1] not in ("(", "[") or text[-1] not in (")", "]") or closes_bracket(inner):
-            return None
-        parts = _split(inner)
-        return cls(text[0] + text[-1], parts) if len(parts) > 1 else None
+def _read_bracketed(text: str) -> tuple[str, list[str]] | None:
+    """Return the brackets and the parts of a tuple or an interval, or None of anything else."""
+    inner = text[1:-1]
+    if text[:1] not in ("(", "[") or text[-1] not in (")", "]") or closes_bracket(inner):
+        return None
+    parts = _split(inner)
+    return (text[0] + text[-1], parts) if len(parts) > 1 else None
 
 
 def _split_items(text: str) -> list[str]:
@@ -190,10 +194,6 @@ def _split(text: str) -> list[str]:
         else:
             parts[-1] += token
     return [part.strip() for part in parts if part.strip()]
-
-
-def _keep_letters(text: str) -> str:
-    return re.sub(r"[^\w+\-=<>/^*]", "", text.replace(r"\text", "")).casefold()
 
 
 _SUM = re.compile(r"(?:[-+*/^(){}\d\s.,÷]|\\(?:times|cdot|frac|div))+=\s*([-+]?\d[\d.,/]*)")

@@ -1,16 +1,130 @@
-"""Normalisation of an answer in LaTeX to one spelling; its tokens and brackets."""
+"""Normalisation of an answer in LaTeX to one spelling, its tokens and brackets, and the unit or currency that it has.
+
+An answer may omit its unit, but not have another one.
+"""
 
 import re
 import unicodedata
-
-from curation.domains.equivalence.units import NOT_COUNTED, MeasuredAnswer, find_currency, with_signs, without_unit
+from fractions import Fraction
+from typing import NamedTuple
 
 MAX_DEPTH = 50
 """The maximum depth of nested brackets."""
 
 
+Unit = frozenset[tuple[str, int, Fraction]]
+"""The meanings of a unit: a dimension, its power, and the unit's size in it. Pounds are a mass or money."""
+
+_SIZES = {
+    "time": "1 s sec second; 60 min minute; 3600 h hr hour; 86400 day; 604800 wk week; 1/1000 ms millisecond",
+    "months": "1 mo month; 12 yr year",
+    "length": "1/1000 mm millimeter millimetre; 1/100 cm centimeter centimetre; 1/10 dm decimeter decimetre; "
+    "1 m meter metre; 1000 km kilometer kilometre; 127/5000 in inch inches; 381/1250 ft foot feet; 1143/1250 yd yard; "
+    "201168/125 mi mile",
+    "mass": "1/1000 mg milligram; 1 g gram gramme; 1000 kg kilogram kilo; 1000000 tonne; 45359237/100000 lb pound; "
+    "45359237/1600000 oz ounce",
+    "volume": "1/1000 ml milliliter millilitre; 1/100 cl; 1 l liter litre",
+    "volume, us": "1 cup; 2 pint; 4 quart; 16 gal gallon",
+    "speed": "1 m/s meter/second metre/second; 5/18 km/h kph kmh km/hr km/hour kilometer/hour kilometre/hour; "
+    "1397/3125 mph mi/h mile/hour; 381/1250 ft/s feet/second foot/second",
+    "frequency": "1 hz hertz; 1000 khz; 1000000 mhz; 1000000000 ghz",
+    "power": "1 watt; 1000 kw kilowatt",
+    "energy": "1 joule; 1000 kj kilojoule; 3600000 kwh",
+    "memory": "1 byte; 1000 kb; 1000000 mb; 1000000000 gb",
+    "memory, binary": "1 byte; 1024 kb; 1048576 mb; 1073741824 gb",
+    "dollars": "1 $ dollar usd; 1/100 ¢ cent",
+    "euros": "1 € euro eur; 1/100 cent",
+    "pounds": "1 £ pound gbp; 1/100 penny pence",
+    "yen": "1 ¥ yen jpy",
+    "rupees": "1 ₹ rupee inr",
+    "degrees": "1 ° degree deg",
+    "radians": "1 radian rad",
+    "degrees celsius": "1 °c celsius degreecelsius degreescelsius degree °",
+    "degrees fahrenheit": "1 °f fahrenheit degreefahrenheit degreesfahrenheit degree °",
+}
+"""Names of units by dimension, after each unit's size."""
+
+_MEANINGS: dict[str, list[tuple[str, Fraction]]] = {}
+for _dimension, _listed in _SIZES.items():
+    for _size, *_names in map(str.split, _listed.split("; ")):
+        for _name in _names:
+            _MEANINGS.setdefault(_name, []).append((_dimension, Fraction(_size)))
+
+NO_UNIT: Unit = frozenset()
+NOT_COUNTED = (
+    r"(?:[\d=]|\b(?:if|for|when|where|otherwise|is|are|such|with|more|less|[AaPp]\.?[Mm]|hundred|thousand|million|billion"
+    r"|trillion|(?i:lakh|crore|tausend|million[ei]n?|milliard\w*|mille|mil|mill[oó]n|millones|тысяч\w*|милли\w*)|dozen|half|halves|third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|thousandth)s?\b)"
+)
+"""Words after a number that do not name what is counted."""
+_UNNAMED = ("unit",)
+"""Words that stand for any unit."""
+_POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
+_ONE_LETTER = ("g", "h", "l", "m", "s")
+"""One-letter units, which are variables unless set as words."""
+_UNIT_WORDS = r"[A-Za-z°][A-Za-z/°. ]*"
+_TRAILING = re.compile(
+    rf"^(?P<number>.*(?:[\d)}}]|\\pi)) ?(?:\\text\{{ ?(?P<set>{_UNIT_WORDS})\}}|(?P<plain>{_UNIT_WORDS}))"
+    r"(?:\^\{(?P<power>[23])\})?$"
+)
+_JOINED = r"\b(?:and|or|to|times|plus|minus|over|by|mod|base|squared|cubed)\b"
+_IDEOGRAPH = r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]"
+_MANY = "十百千万亿萬億兆半만억천백조"
+"""Signs after a number that multiply it."""
+_COUNTED = re.compile(
+    rf"(?P<number>[\W\d_]*\d)(?: (?P<letter>[{''.join(_ONE_LETTER)}])| (?!.*{NOT_COUNTED})(?!.*{_JOINED})"
+    rf"(?=.*(?:[^\WA-Z\d_]{{3}}|[\u0400-\u04ff]{{2}}))[^\W\d_](?:[^\W\d_]| )*| ?(?!.*[{_MANY}]){_IDEOGRAPH}+)"
+)
+_CODES = re.compile(r"(?:(US ?\\?\$|USD)|(EUR)|(GBP)|(INR|Rs\b\.?)) ?(?=\.?\d)")
+_MONEY = re.compile(r"\\\$|[€£¥₹](?= ?\.?\d)|(?<=\d)[€£¥₹¢]|(?<=\d )[€£¥₹¢]")
+
+
 class Exploded(Exception):
     """An error for answers that cannot be compared within the limits."""
+
+
+class MeasuredAnswer(NamedTuple):
+    """An answer without its unit, and the unit, which is ``NO_UNIT`` if none is known."""
+
+    text: str
+    unit: Unit
+
+
+def without_unit(text: str) -> MeasuredAnswer:
+    """Take a known unit from the end of an answer in canonical spelling; a letter is one where it is set as a word."""
+    found = _TRAILING.fullmatch(text)
+    if found is None:
+        return MeasuredAnswer(text, NO_UNIT)
+    words = (found["set"] or found["plain"]).lower().replace(".", "").replace(" per ", "/").split()
+    power = int(found["power"] or 1)
+    if len(words) > 1 and words[0] in _POWERS and power == 1:
+        power = _POWERS[words.pop(0)]
+    name = "".join(words)
+    singular = "/".join(part if part in _MEANINGS else part.removesuffix("s") for part in name.split("/"))
+    is_variable = name in _ONE_LETTER and found["set"] is None
+    if is_variable or (singular not in _MEANINGS and singular not in _UNNAMED):
+        return MeasuredAnswer(text, NO_UNIT)
+    return MeasuredAnswer(found["number"], _make_unit(singular, power))
+
+
+def parse_count(text: str) -> MeasuredAnswer | None:
+    """Return the number of a canonical answer that counts things (``12 apples``) or has a one-letter unit, or None."""
+    found = _COUNTED.fullmatch(text)
+    return MeasuredAnswer(found["number"], _make_unit(found["letter"] or "", 1)) if found else None
+
+
+def _make_unit(name: str, power: int) -> Unit:
+    return frozenset((kind, power, size**power) for kind, size in _MEANINGS.get(name, []))
+
+
+def read_currency(text: str) -> MeasuredAnswer:
+    r"""Return an answer with signs for codes of currencies (``US$5``, ``EUR 5``, ``Rs. 5``), and its currency.
+
+    The sign stands before or after a number; a single ``$`` is no delimiter of LaTeX.
+    """
+    text = _CODES.sub(lambda found: (r"\$", "€", "£", "₹")[(found.lastindex or 1) - 1], text)
+    found = _MONEY.search(text)
+    sign = found[0].lstrip("\\") if found else "$" if text.count("$") == 1 else ""
+    return MeasuredAnswer(text, _make_unit(sign, 1))
 
 
 def parse_measured(text: str) -> MeasuredAnswer:
@@ -19,8 +133,16 @@ def parse_measured(text: str) -> MeasuredAnswer:
     It has no delimiters, sizes, cosmetic spaces, units or thousands separators. Arguments of ``\frac``, ``\sqrt``,
     ``^``, ``_`` are in braces, words in ``\text{}``.
     """
-    text = with_signs(strip_markdown(text))
-    money, text = find_currency(text), _as_latex(text)
+    text, money = read_currency(strip_markdown(text))
+    # numbers as programs and people write them: 1_000, 2**3, sqrt(2), 10³, 1½
+    if re.fullmatch(r"[+-]?\d{1,3}(?:_\d{3})+(?:\.\d*)?", text.strip()):
+        text = text.replace("_", "")
+    text = _ROOT.sub(r"\\sqrt{\1}", text.replace("**", "^"))
+    text = _NAMED.sub(lambda found: _NAMES[found[0].lower()], text)
+    if not text.isascii():
+        text = _SUPERSCRIPTS.sub(lambda found: f"^{{{unicodedata.normalize('NFKC', found[0])}}}", text)
+        text = _FRACTIONS.sub(_convert_vulgar, text)
+        text = text.replace("\N{FRACTION SLASH}", "/")
     text = _MENDED.sub(lambda found: _MENDS[found[0]], text)
     if r"\begin" not in text:
         text = re.sub(r"\\\\(?=[a-zA-Z])", r"\\", text)
@@ -30,12 +152,13 @@ def parse_measured(text: str) -> MeasuredAnswer:
     text = re.sub(r"\s+", " ", _rebuild([token for token, _ in depths])).strip(" =").rstrip(_ENDS)
     while text.startswith("{") and text.endswith("}") and not closes_bracket(text[1:-1]):
         text = text[1:-1].strip().rstrip(_ENDS)
-    if _TRIGONOMETRY.search(text):
+    if re.search(r"\\(?:sin|cos|tan|cot|sec|csc)", text):
         text = re.sub(r"(\d+(?:\.\d+)?)°", r"\\frac{\1\\pi}{180}", text)
-    text, unit = without_unit(_MAGNITUDE.sub(_convert_scaled, text))
-    text = _AND.sub(",", _PERCENT.sub("%", text.replace("°", "")))
+    text = _MAGNITUDE.sub(lambda found: f"{found[1].replace(',', '')}e{_EXPONENTS[found[2] or found[3]]}", text)
+    text, unit = without_unit(text)
+    text = _AND.sub(",", re.sub(r"\\text\{ ?percent ?\}|\bpercent\b", "%", text.replace("°", "")))
     text = _SYMBOLS.sub(r"\1", _WORDS_AFTER.sub(r"\1", text)).strip(" =").rstrip(_ENDS)
-    text = _REPEATING.sub(_convert_repeating, text)
+    text = re.sub(r"(\d{0,50})\.(\d{0,50})\\overline\{(\d{1,50})\}", _convert_repeating, text)
     text = _SCIENTIFIC.sub(r"\1 \\times 10^{\2}", remove_separators(text))
     return MeasuredAnswer(re.sub(r"^\(([A-Z])\)$", r"\1", text.replace(r"\{\}", r"\emptyset")), unit or money)
 
@@ -52,27 +175,9 @@ def remove_separators(text: str) -> str:
     return _GROUPED.sub(lambda found: re.sub("[, '\u2019]", "", found[0]), text)
 
 
-def _as_latex(text: str) -> str:
-    """Return numbers as programs and people write them, in LaTeX: ``1_000``, ``2**3``, ``1½``, ``10³``, ``sqrt(2)``."""
-    if _UNDERSCORED.fullmatch(text.strip()):
-        text = text.replace("_", "")
-    text = _ROOT.sub(r"\\sqrt{\1}", text.replace("**", "^"))
-    text = _NAMED.sub(lambda found: _NAMES[found[0].lower()], text)
-    if text.isascii():
-        return text
-    text = _SUPERSCRIPTS.sub(lambda found: f"^{{{unicodedata.normalize('NFKC', found[0])}}}", text)
-    text = _FRACTIONS.sub(_convert_vulgar, text)
-    return text.replace("\N{FRACTION SLASH}", "/")
-
-
 def _convert_vulgar(found: re.Match[str]) -> str:
     top, _, over = unicodedata.normalize("NFKC", found[0]).partition("\N{FRACTION SLASH}")
     return rf"\frac{{{top}}}{{{over}}}"
-
-
-def _convert_scaled(found: re.Match[str]) -> str:
-    """Return a number in thousands or millions, with an exponent."""
-    return f"{found['number'].replace(',', '')}e{_EXPONENTS[found['word'] or found['plain']]}"
 
 
 def _rebuild(tokens: list[str]) -> str:
@@ -190,9 +295,6 @@ _GROUPED = re.compile(
     r"^(?:[a-zA-Z] ?= ?)?-?\d{1,3}(?:[, ]\d{3})+(?=$|\.|%| ?\\)|^-?\d{1,3}(?:['\u2019]\d{3})+(?=$|\.)"
 )
 _SCIENTIFIC = re.compile(r"^([+-]?\d{1,300}(?:\.\d{0,300})?)[eE]\+?(-?\d{1,3})$")
-_REPEATING = re.compile(r"(\d{0,50})\.(\d{0,50})\\overline\{(\d{1,50})\}")
-_TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
-_PERCENT = re.compile(r"\\text\{ ?percent ?\}|\bpercent\b")
 _AND = re.compile(r"\\text\{[ ,]*(?:and|or|AND|OR) ?\}|\b(?:and|or|AND|OR)\b")
 _SYMBOLS = re.compile(r"\\text\{((?:[^\W\d_]?[^{}\w]|\d)*[^\W\d_]?)\}")
 _WORDS_AFTER = re.compile(rf"^(.*(?:[\d)}}]|\\pi)) ?\\text\{{(?![^{{}}]*{NOT_COUNTED})[^{{}}]*\}}(?:\^\{{[23]\}})?$")
@@ -202,7 +304,6 @@ _MARKED = re.compile(r"""\s*(?P<mark>\*{1,3}|__|[`"'])(?P<text>[^*`"']+)(?P=mark
 _ROOT = re.compile(r"(?:√|(?<![a-zA-Z\\])sqrt) ?\(([^()]*)\)")
 _NAMES = {"pi": r"\pi ", **dict.fromkeys(("inf", "infinity", "oo"), r"\infty ")}
 _NAMED = re.compile(r"(?<![a-zA-Z\\])(?:pi|inf|infinity|oo)(?![a-zA-Z])", re.IGNORECASE)
-_UNDERSCORED = re.compile(r"[+-]?\d{1,3}(?:_\d{3})+(?:\.\d*)?")
 _SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 _FRACTIONS = re.compile("[¼-¾⅐-⅞]")
 _EXPONENTS = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}

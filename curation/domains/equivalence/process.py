@@ -61,23 +61,21 @@ class _Helper:
             env=os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
         )
         theirs.close()
-        if self._receive(START_SECONDS) is None:
+        if self.exchange(b"", START_SECONDS) is None:
             self.close()
             raise CurationError(
                 "math: the process that compares answers did not start; see its message above, and whether "
                 "'python -c \"import math_verify\"' works"
             )
 
-    def ask(self, gold: str, label: str, timeout: float) -> bool | None:
-        """Return the helper's verdict, or ``None`` after ``timeout`` seconds, when the helper can no longer be used."""
-        try:
-            self._connection.send_bytes(json.dumps([gold, label, timeout]).encode())
-        except OSError:  # it is dead
-            return None
-        return self._receive(timeout)
+    def exchange(self, request: bytes, timeout: float) -> bool | None:
+        """Return the helper's verdict on a request, or ``None`` if it is dead or takes longer than ``timeout`` seconds.
 
-    def _receive(self, timeout: float) -> bool | None:
+        After ``None`` the helper can no longer be used.
+        """
         try:
+            if request:
+                self._connection.send_bytes(request)
             verdict: bool | None = json.loads(self._connection.recv_bytes()) if self._connection.poll(timeout) else None
             return verdict
         except (EOFError, OSError):
@@ -100,7 +98,7 @@ def _ask(gold: str, label: str, timeout: float) -> bool | None:
     with _lock:
         helper = _helper if _helper and _helper._process.poll() is None else _Helper()
         _helper = None  # set again only after a complete exchange: an interrupt would leave an answer in the pipe
-        verdict = helper.ask(gold, label, timeout)
+        verdict = helper.exchange(json.dumps([gold, label, timeout]).encode(), timeout)
         if verdict is None:
             helper.close()
         else:

@@ -22,7 +22,7 @@ class CheckBestConfig(Section):
 
 def find_problems(config: "RunConfig", section: CheckBestConfig) -> Iterator[str]:
     """Yield reasons why a run cannot check the best rows."""
-    from curation.domains.checks import KEY, JudgeCheck  # it imports the configuration
+    from curation.domains.text import KEY, JudgeCheck  # it imports the configuration
 
     selection, budget, domain = config.selection, config.selection.budget, config.domain_of("pool")
     reference = f"{budget.reference} (selection.budget.reference)"

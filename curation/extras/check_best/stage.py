@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from curation.arms import ARMS, TRUST, Trust
 from curation.arrays import Int64s
 from curation.config import AskConfig, DomainConfig
-from curation.domains.unseen_labels import collect_seen_labels
+from curation.domains.class_counts import collect_seen_labels
 from curation.errors import UserError
 from curation.features import is_divided
 from curation.hashing import derive

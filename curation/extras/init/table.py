@@ -17,10 +17,9 @@ import numpy as np
 from curation.config import SourceConfig
 from curation.config.given import GivenConfig
 from curation.config.inputs import COMMA
-from curation.domains import attempt, to_one_line
+from curation.domains import attempt, parse_list, read_cell_text, to_one_line
 from curation.domains.given import GRADES
 from curation.domains.label_sets import SetFormat, split_names
-from curation.domains.turns import parse_list, read_cell_text
 from curation.errors import RowError, SourceError
 from curation.json_types import Json
 from curation.sources import SourceFile, discover, find_nearest_column, read_rows, read_rows_at, to_raw_rows

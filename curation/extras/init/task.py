@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from curation.config import DomainConfig
 from curation.config.given import GivenConfig
 from curation.domains import attempt, get_domain
-from curation.domains.answer_readings import LETTERS
 from curation.domains.classification import with_words
+from curation.domains.mcqa import LETTERS
 from curation.errors import ConfigError
 from curation.escaping import quote_text
 from curation.extras.init.table import (

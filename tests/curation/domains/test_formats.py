@@ -3,7 +3,7 @@
 import pytest
 
 from curation.domains.chess import Chess
-from curation.domains.formats import choose_format, choose_gold_source, is_bare
+from curation.domains.given import choose_format, choose_gold_source, is_bare
 from curation.domains.math import Math
 from curation.domains.mcqa import Mcqa
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from curation.config import DomainConfig
 from curation.domains import attempt, get_domain
-from curation.domains.answer_readings import LETTERS
-from curation.domains.mcqa import Mcqa
+from curation.domains.mcqa import LETTERS, Mcqa
 from curation.domains.pair import FIRST, SECOND
 from curation.errors import ConfigError
 

@@ -10,8 +10,7 @@ from pydantic import ValidationError
 
 from curation.config import DecodingConfig, DomainConfig, RunConfig
 from curation.domains import get_domain
-from curation.domains.checks import JudgeCheck, check_of
-from curation.domains.text import Text
+from curation.domains.text import JudgeCheck, Text, check_of
 from curation.errors import ConfigError, RowError
 from curation.signals import Answer, Weak, measure
 from curation.signals.methods import ChosenVerdict

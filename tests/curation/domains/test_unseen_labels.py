@@ -12,7 +12,7 @@ from scipy.stats import beta
 
 from curation.config import DomainConfig
 from curation.domains import get_domain
-from curation.domains.unseen_labels import OPEN, SeenLabels, collect_seen_labels, count_unseen, is_unseen
+from curation.domains.class_counts import OPEN, SeenLabels, collect_seen_labels, count_unseen, is_unseen
 from curation.refs import TableRef
 from curation.stages.pool_scores import PoolScores
 from curation.stages.select import select

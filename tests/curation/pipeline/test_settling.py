@@ -14,8 +14,7 @@ from curation.commands.plan import check
 from curation.config import RunConfig
 from curation.config.load import load_config
 from curation.domains import get_domain
-from curation.domains.answer_readings import LETTERS, READINGS
-from curation.domains.mcqa import Mcqa
+from curation.domains.mcqa import LETTERS, Mcqa, read_answer
 from curation.errors import ConfigError
 from curation.pipeline.settling import settle
 from curation.rundir.graph import with_outs
@@ -103,10 +102,7 @@ def test_two_ways_are_refused_with_both_and_the_key(answer: Answer, words: str, 
     assert told.endswith(f"set domain.answer_is to the one that is meant, {ways[0]} or {ways[1]}")
     assert ("do they count from 1" in told) == (ways[0] == "number_from_0")
     for way in ways:
-        assert (
-            Mcqa(answer_is=way).gold(labelled[1])
-            == LETTERS[READINGS[way](Mcqa()._make_stated(Mcqa()._read_row(labelled[1])))]
-        )
+        assert Mcqa(answer_is=way).gold(labelled[1]) == LETTERS[read_answer(Mcqa()._read_row(labelled[1]), way)]
 
 
 def test_a_zero_that_marks_a_missing_answer_does_not_say_that_numbers_count_from_0():

@@ -16,7 +16,7 @@ from test_report import GOLD, N, changed, make_run, rows_of
 
 from benchmarks import verdicts
 from curation.commands.printing import describe_verdict
-from curation.domains.unseen_labels import UnseenLabels
+from curation.domains.class_counts import UnseenLabels
 from curation.metrics import Estimate, compute_finite_share, compute_proportion
 from curation.metrics.estimates import compute_difference
 from curation.metrics.foreign import Foreign

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from curation.sources import records
+from curation.sources import SourceFile, records
 from curation.sources.records import iter_records
 
 ROWS = [{"id": number, "text": "é🙂" * (number % 40)} for number in range(300)]
@@ -17,6 +17,10 @@ TEXTS = [
     "\ufeff" + json.dumps(ROWS, ensure_ascii=False, indent=2),
     "\n\n".join(json.dumps(row) for row in ROWS),
 ]
+
+
+def as_file(path: str) -> SourceFile:
+    return SourceFile(path=path, format="json", index=0, num_rows=0, size=0, modified="", schema={})
 
 
 @pytest.mark.parametrize("block", [7, 64, 1 << 20])
@@ -28,10 +32,10 @@ def test_values_are_the_same_in_blocks_of_any_size(
     (tmp_path / "x.json").write_text(text)
     (tmp_path / "x.json.gz").write_bytes(gzip.compress(text.encode()))
     for name in ("x.json", "x.json.gz"):
-        path = str(tmp_path / name)
-        found = list(iter_records(path, "json", 0, 1))
+        file = as_file(str(tmp_path / name))
+        found = list(iter_records(file, 0, 1))
         assert [json.loads(value) for _, value in found] == ROWS
-        assert list(iter_records(path, "json", found[123][0], 124)) == found[123:]
+        assert list(iter_records(file, found[123][0], 124)) == found[123:]
 
 
 class CountedFile(io.BytesIO):
@@ -50,7 +54,7 @@ def test_a_range_of_a_json_file_reads_blocks_not_the_rest_of_the_file(monkeypatc
     file = CountedFile(json.dumps([{"id": number} for number in range(100_000)]).encode())
     store = SimpleNamespace(open_input_file=lambda inner: file)
     monkeypatch.setattr(records, "get_filesystem", lambda path: (store, path))
-    found = iter_records("x.json", "json", 0, 1)
+    found = iter_records(as_file("x.json"), 0, 1)
     for _ in range(1_000):
         next(found)
     assert file.num_read < 20_000
