@@ -13,7 +13,7 @@ from curation.config.run import StopConfig
 from curation.config.trust import ROW_KEYS
 from curation.errors import ConfigError
 from curation.json_types import JsonView
-from curation.pipeline.generation import GenerationStages, describe_generation, get_pool_share
+from curation.pipeline.generation import GenerationStages, describe_generation
 from curation.pipeline.growth import Deals, Files, format_prepare_name, make_first_deals
 from curation.pipeline.roles import (
     GenerationSpec,
@@ -220,7 +220,7 @@ def _describe_next(
             for name, table in spec.tables.items()
             if name not in ("pool", "audit", "adapt", "shots") and spec.config.splits.named()[name].source == pool
         },
-        share=get_pool_share(spec),
+        share=spec.pool_share,
         teacher=f"the teacher of generation {spec.index}",
         needs=spec.needs,
         num_rows=0,

@@ -14,8 +14,7 @@ from typing import NamedTuple
 from curation import memory, models
 from curation.cluster import capacity
 from curation.config import ModelConfig, RunConfig
-from curation.config.grpo import GrpoConfig
-from curation.config.models import LmStudentConfig
+from curation.config.models import GrpoConfig, LmStudentConfig
 from curation.errors import ConfigError
 from curation.heavy import torch
 from curation.models.dtypes import AUTO, HALF, HALF_TRAINING, read_own_dtype, takes_bfloat16_on_cpus

@@ -68,6 +68,11 @@ class GenerationSpec:
         return derive(self.config.seed, f"gen-{self.index}/{what}")
 
     @property
+    def pool_share(self) -> Json:
+        """The generation's share of the pool (``curation.stages.label.RowShare``) as JSON, the same in all chains."""
+        return {"index": self.index, "of": self.config.num_shares, "seed": derive(self.config.seed, "share")}
+
+    @property
     def unadapted(self) -> Model | None:
         """The teacher before this run or an adapter taught it the task, or the teacher itself if neither did."""
         teacher = self.teacher

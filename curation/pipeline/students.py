@@ -8,7 +8,7 @@ in two generations, or as teacher and as base, is tested once. Answers of models
 beside the run directories (:mod:`curation.stages.answers`), so that no other run asks these models the same again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from curation.rundir.graph import Model, Out, Stage, to_plain_json, with_outs
 from curation.stages.answers import AnswerOnce
 from curation.stages.asking import TeacherUse
 from curation.stages.label import Label
+from curation.stages.length import Limit, MeasureLength
 from curation.stages.training import TrainStudent
 
 Grades = dict[str, list[Out]]
@@ -70,6 +71,42 @@ def get_taught_domain(config: RunConfig, split: str) -> DomainConfig:
     """Return a split's domain as students answer it: by the likelier of two answers if they learn from pairs."""
     domain = config.domain_of(split)
     return domain.by_likelihood if METHODS[config.student.method].learns == "pairs" else domain
+
+
+def describe_lengths(generation: GenerationSpec, labels: Mapping[str, Out]) -> dict[str, MeasureLength]:
+    """Return the stages, by split, that find rows that some arm cannot train on; all arms leave these rows out.
+
+    Without students there are none.
+    """
+    config, base, recipe = generation.config, generation.base, generation.config.student
+    if base is None:
+        return {}
+    learns = METHODS[recipe.method].learns
+    limit = Limit(
+        student=replace(base, adapter=None) if isinstance(base, ModelRef) else base,
+        max_length=recipe.max_length,
+        chat_template=recipe.chat_template,
+        completions="both" if learns == "pairs" else learns == "completions",
+    )
+    by_gold = [arms.ARMS[arm].gold for arm in config.selection.arms]
+    found = {}
+    for split in [split for split in ("calibration", "pool") if split in labels]:
+        gold = generation.tables.get("audit" if split == "pool" else split)
+        gold = gold if any(by_gold) and limit.completions is True else None
+        # What the gold arms of the pool train on follows from these, the labels and the gold labels.
+        rollouts = {"wanted": config.selection.gold_rollouts.source, "seed": config.seed}
+        found[split] = MeasureLength(
+            **generation.place(f"length-{split}", split),
+            examples=generation.tables[split],
+            labels=labels[split],
+            weak=not all(by_gold) or limit.completions is not True,
+            gold=gold,
+            domain=get_taught_domain(config, split),
+            limit=limit,
+            rollouts=rollouts if gold and split == "pool" else None,
+            split=split,
+        )
+    return found
 
 
 def describe_students(

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from curation.config.tune import LARGER_IS_BETTER
+from curation.config.trust import LARGER_IS_BETTER
 from curation.json_types import Json, JsonView
 from curation.report.frame import GREY, as_chart
 from curation.report.headline import say
