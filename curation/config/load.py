@@ -16,8 +16,8 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from curation.arms import ARMS, PAPER_TRUST, STRATUM, TRUST, Fitted, find_fitted, find_signals
-from curation.config import RunConfig, StudentConfig, TrustConfig, TuneConfig, strict_yaml
-from curation.config.files import read, with_folder
+from curation.config import RunConfig, StudentConfig, TrustConfig, TuneConfig
+from curation.config.files import parse_yaml, read, with_folder
 from curation.config.filter import FilterConfig
 from curation.config.models import find_student_section
 from curation.config.trust import find_read_keys
@@ -150,7 +150,7 @@ def put_override(raw: Json, text: str, folder: Place) -> None:
     if not equals or not key:
         raise ConfigError(f"--set {text!r}: is not of the form a.b=value")
     try:
-        parsed = strict_yaml.parse(value)
+        parsed = parse_yaml(value)
     except ConfigError as error:
         raise ConfigError(f"--set {text!r}: {error}") from error
     put_key(raw, key, with_folder(parsed, folder), f"--set {text!r}")

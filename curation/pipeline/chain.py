@@ -209,8 +209,7 @@ def _describe_next(
     """Return the next generation of a chain, taught by the student of ``arm``, on no row that trained its teachers."""
     pool = spec.config.splits.pool.source
     held_out = HoldOut(
-        name=spec.name("held-out"),
-        at=spec.at("pool"),
+        **spec.place("held-out", "pool", num_rows=0),
         trained={
             f"the {arm} student of generation {at}": described.record["selections"][arm]
             for at, described in enumerate(line)
@@ -223,7 +222,6 @@ def _describe_next(
         share=spec.pool_share,
         teacher=f"the teacher of generation {spec.index}",
         needs=spec.needs,
-        num_rows=0,
     )
     return replace(
         spec,

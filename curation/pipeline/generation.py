@@ -60,6 +60,7 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
     """
     config, base, tables = generation.config, generation.base, generation.tables
     budget, selecting = config.selection.budget, config.selection.arms
+    num_selected = None if budget.n is None else budget.n * len(selecting)
     calibration = ["calibration"] if budget.needs_calibration else []
     splits = ["source", *calibration, *(f"probe-{name}" for name in config.splits.probes), "pool"]
 
@@ -157,13 +158,11 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
     learned: Stage = selected
     if get_preference_function(get_domain(config.domain_of("pool"))) is not None:
         pairs = WritePreferences(
-            name=generation.name("preferences"),
-            at=generation.at("pool"),
+            **generation.place("preferences", "pool", num_rows=num_selected),
             selected={arm: table.or_none for arm, table in record["selections"].items()},
             dropped=selected.value("dropped"),
             pool=tables["pool"],
             domain=config.domain_of("pool"),
-            num_rows=None if budget.n is None else budget.n * len(selecting),
         )
         record["preferences"] = pairs.value("arms")
         learned = pairs if METHODS[config.student.method].learns == "pairs" else selected
@@ -248,16 +247,17 @@ def _describe_labels(
     for column, signal in arms.find_signals(reading).items():
         use = generation.helpers[signal.asks] if signal.asks != "teacher" else teacher
         use = unadapted if signal.asks == "teacher" and column in ASKS_UNADAPTED else use
-        name, stage = column if column in SIGNALS else signal.made_by, generation.name(f"signal-{column}-{split}")
+        name, place = column if column in SIGNALS else signal.made_by, f"signal-{column}-{split}"
         settings = {
-            "seed": generation.seed(f"signal-{column}-{split}"),
+            "seed": generation.seed(place),
             "options": config.signals.options_of(signal),
             "shots": generation.tables["shots"] if signal.shots else None,
         }
         reward = config.signals.reward if signal.asks == "reward" else None
-        asked[column] = {"name": stage, "signal": name, "teacher": use, "reward": reward, **settings}
+        placed = generation.place(place, split, of=column)
+        asked[column] = {**placed, "signal": name, "teacher": use, "reward": reward, **settings}
         if use is teacher:
-            beside[name] = {**settings, "stage": stage}
+            beside[name] = {**settings, "stage": placed["name"]}
     labelled = Label(
         **generation.place(f"label-{split}", split),
         examples=generation.tables[split],
@@ -275,13 +275,11 @@ def _describe_labels(
     signals = {
         column: MeasureSignal(
             **{**of, "teacher": of["teacher"].changed(**AskConfig.BARE)},
-            at=generation.at(split, of=column),
             examples=generation.tables[split],
             labels=labelled.out("labels"),  # of a server: as they were bought
             domain=config.domain_of(split).agreeing,
             decoding=config.teacher.decoding,
             beside_labels=of["teacher"] is teacher,
-            num_rows=generation.sizes[split],
             **generation.settings,
         )
         for column, of in asked.items()
@@ -352,8 +350,7 @@ def _describe_selection(
         of_gold = selection.model_copy(update={"arms": gold_arms})
         drawn = replace(choice if by_score else choose(labels), selection=of_gold, declared=collect_declared(of_gold))
         texts = RollOut(
-            name=generation.name("rollouts"),
-            at=generation.at("pool"),
+            **generation.place("rollouts", "pool", num_rows=None),
             choice=drawn,
             teacher=teacher.changed(**AskConfig.BARE),
             decoding=config.teacher.decoding,
@@ -362,11 +359,9 @@ def _describe_selection(
             **generation.settings,
         ).value("texts")
     return Select(
-        name=generation.name("select"),
-        at=generation.at("pool"),
+        **generation.place("select", "pool", num_rows=None if budget.n is None else budget.n * len(selection.arms)),
         choice=choice,
         texts=texts,
         teacher=None if config.teacher.reader is not None else generation.teacher,  # what reads labels gave none
         generation=generation.index,
-        num_rows=None if budget.n is None else budget.n * len(selection.arms),
     )

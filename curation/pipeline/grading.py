@@ -72,14 +72,12 @@ def describe_grades(generation: GenerationSpec, stage: str, split: str, labels: 
     judge = config.judge
     assert judge is not None, "a judge that is asked is configured"
     return kind(
-        name=generation.name(f"judge-{stage}"),
-        at=generation.at(split, of=of),
+        **generation.place(f"judge-{stage}", split, of=of, **({} if by_judge else {"num_rows": None})),
         grades=grades,
         **rows,
         domain=domain,
         teacher=generation.helpers[JUDGE].changed(**AskConfig.BARE),
         decoding=judge.decoding,
         seed=generation.seed(f"judge-{stage}"),
-        num_rows=generation.sizes[split] if by_judge else None,
         **generation.settings,
     ).out("grades")

@@ -77,7 +77,7 @@ def describe_numbers(opened: OpenedRun, record: report.RunRecord) -> list[Stage]
 
 def list_missing_numbers(opened: OpenedRun, record: report.RunRecord) -> list[Status]:
     """Return the stages of :func:`describe_numbers` that are not done."""
-    found = iter_statuses(describe_numbers(opened, record), opened.manifest.records)
+    found = iter_statuses(describe_numbers(opened, record), opened.manifest)
     return [status for status in found if not status.is_settled]
 
 

@@ -59,9 +59,10 @@ class GenerationSpec:
         """Return the position of a stage of the generation: its split, and ``of``, which tells it from others."""
         return Position(generation=self.index, branch=self.branch, split=split, of=of)
 
-    def place(self, stage: str, split: str, *, of: str = "") -> Json:
-        """Return name, position and number of rows of a stage that works on all rows of a split."""
-        return {"name": self.name(stage), "at": self.at(split, of=of), "num_rows": self.sizes[split]}
+    def place(self, stage: str, split: str | None = None, *, of: str = "", **rows: int | None) -> Json:
+        """Return name, position and number of rows of a stage: all of a split or, if it is given, ``num_rows``."""
+        known = rows or {"num_rows": None if split is None else self.sizes[split]}
+        return {"name": self.name(stage), "at": self.at(split, of=of), **known}
 
     def seed(self, what: str) -> int:
         """Return the seed of a draw of this generation only, equal in all chains."""

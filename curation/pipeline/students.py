@@ -128,8 +128,7 @@ def describe_students(
         if isinstance(recipe, SftConfig) and isinstance(arms.TRUST[arms.ARMS[arm].trust], arms.Draw):
             recipe = recipe.without({"weight_by_trust"})
         stage = TrainStudent(
-            name=generation.name(f"student-{prefix}{arm}"),
-            at=generation.at(of=f"{prefix}{arm}"),
+            **generation.place(f"student-{prefix}{arm}", of=f"{prefix}{arm}", num_rows=config.selection.budget.n),
             base=base,
             digest=selected.out("arms", arm, "digest"),
             recipe=describe_training(recipe, base),
@@ -138,7 +137,6 @@ def describe_students(
             read={"domain": config.domain_of("pool")} if "domain" in method.reads else {},
             rows=selected.out("rows_of", arm),
             examples={"examples": generation.tables["pool"]} if "examples" in method.reads else {},
-            num_rows=config.selection.budget.n,
             needs=generation.needs,
         )
         models[arm], training[arm] = stage.out("model"), stage.out("training")

@@ -239,7 +239,7 @@ class Run:
 
     def _settle_stages(self, left: Sequence[Stage], known: dict[str, Outputs | Skipped]) -> list[Status]:
         """Add to ``known`` the stages that are done or have nothing to do; return the states of the others."""
-        found = iter_statuses(left, self.manifest.records, known)
+        found = iter_statuses(left, self.manifest, known)
         return [status for status in found if not status.is_settled]
 
     def _refuse_broken(self, status: Status) -> None:

@@ -16,8 +16,8 @@ from curation.pipeline.chain import describe
 from curation.pipeline.growth import Files
 from curation.pipeline.opened import OpenedRun
 from curation.pipeline.running import hold_run
-from curation.pipeline.session import session
 from curation.pipeline.settling import settle
+from curation.pipeline.work import session
 from curation.redaction import redact_value
 from curation.rundir.graph import Out, Stage, order_stages, resolve_outputs
 from curation.rundir.merging import Merged
