@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from curation.config.base import PositiveInt, Price, Section
 
@@ -126,18 +126,14 @@ class EndpointConfig(ServedConfig):
             )  # the value is not shown: it may be a key
         return value
 
-    @model_validator(mode="after")
-    def _can_count(self) -> Self:
+    def _iter_problems(self) -> Iterator[str]:
         if self.limit is not None and self.price is None:
-            raise ValueError(
-                f"limit: {self.limit:g} cannot be kept without prices; add price: {{input: .., output: ..}}"
-            )
+            yield (f"limit: {self.limit:g} cannot be kept without prices; add price: {{input: .., output: ..}}")
         if self.limit is not None and "max_tokens" in self.body and not any(map(self.body.get, LENGTHS)):
-            raise ValueError(
+            yield (
                 f"limit: {self.limit:g} cannot be kept if body leaves max_tokens out, since the length of answers is "
                 "then unlimited; set body.max_completion_tokens, e.g. 64"
             )
-        return self
 
 
 def find_unsupported(endpoint: ServedConfig, decoding: Any, key: str) -> str | None:

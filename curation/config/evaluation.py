@@ -1,9 +1,9 @@
 """What models are asked beside labelling: tests, the signals of arms, and the judge."""
 
-from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal
 
-from pydantic import Field, StrictBool, ValidationInfo, field_validator, model_validator
+from pydantic import Field, StrictBool, ValidationInfo, field_validator
 
 from curation.arms import Signal
 from curation.config.base import Directory, PositiveInt, PresetSection, Section, Share
@@ -63,19 +63,17 @@ class EvaluationConfig(PresetSection):
         ends = {key: getattr(main, key) for key in ENDS}
         return {name: {**ends, **given} if isinstance(given, Mapping) else given for name, given in value.items()}
 
-    @model_validator(mode="after")
-    def _tests_differ(self) -> Self:
+    def _iter_problems(self) -> Iterator[str]:
         if self.num_runs > 1 and self.decoding.temperature == 0:
-            raise ValueError(f"num_runs: {self.num_runs} greedy runs are all the same; set decoding.temperature")
+            yield f"num_runs: {self.num_runs} greedy runs are all the same; set decoding.temperature"
         if MAIN in self.also:
-            raise ValueError(f"also.{MAIN}: is the name of evaluation.decoding in reports; give it another one")
+            yield f"also.{MAIN}: is the name of evaluation.decoding in reports; give it another one"
         seen: dict[str, str] = {}
         for name, decoding in self.decodings.items():
             other = seen.setdefault(decoding.model_dump_json(), name)
             if other != name:
                 of = "evaluation.decoding" if other == MAIN else f"also.{other}"
-                raise ValueError(f"also.{name}: is the same decoding as {of}; drop it")
-        return self
+                yield f"also.{name}: is the same decoding as {of}; drop it"
 
 
 class SelfConsistencyConfig(Section):
@@ -97,14 +95,12 @@ class RewardConfig(Section):
     chat_template: bool = False
     """Whether a verifier is asked through its chat template; models with a head use theirs if they have one."""
 
-    @model_validator(mode="after")
-    def _allowed(self) -> Self:
+    def _iter_problems(self) -> Iterator[str]:
         if self.kind == "custom" and not self.model.allow_remote_code:
-            raise ValueError(
+            yield (
                 "kind custom runs the model's own code: read it, then set model.allow_remote_code: true, and "
                 "model.revision to what you have read"
             )
-        return self
 
 
 class SignalsConfig(Section):
@@ -133,11 +129,9 @@ class SignalsConfig(Section):
             return section.model_dump()
         return self.options.get(signal.column, {})
 
-    @model_validator(mode="after")
-    def _own_names(self) -> Self:
+    def _iter_problems(self) -> Iterator[str]:
         if taken := {"teacher", "judge", "student", "second_teacher", "reward"} & set(self.models):
-            raise ValueError(f"models: {', '.join(sorted(taken))} has a key of its own; take another name")
-        return self
+            yield f"models: {', '.join(sorted(taken))} has a key of its own; take another name"
 
 
 class JudgeConfig(Section):
@@ -153,10 +147,8 @@ class JudgeConfig(Section):
     chat_template: bool = False
     """Whether the judge is asked through its chat template."""
 
-    @model_validator(mode="after")
-    def _in_words(self) -> Self:
+    def _iter_problems(self) -> Iterator[str]:
         if self.decoding.constrained:
-            raise ValueError(
+            yield (
                 f"decoding.constrained: {self.decoding.constrained}: a judge answers in words of its own; leave it out"
             )
-        return self

@@ -1,8 +1,9 @@
 """Labels made elsewhere (``teacher.backend: given``): their columns of the source."""
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from curation.config.base import Section
 from curation.config.models import ModelConfig
@@ -56,13 +57,11 @@ class GivenConfig(Section):
         """The column of the labels table for each column of ``confidence``."""
         return {name: make_given_column(name) for name in self.confidence}
 
-    @model_validator(mode="after")
-    def _distinct(self) -> Self:
+    def _iter_problems(self) -> Iterator[str]:
         named = [name for name in (self.completion, self.grade, *self.confidence) if name is not None]
         made = [make_given_column(name) for name in self.confidence]
         if len({*named}) < len(named) or len({*made}) < len(made):
-            raise ValueError(
+            yield (
                 f"completion, grade and confidence name a column twice, or two whose names differ only in signs: "
                 f"{', '.join(named)}; name each once, or rename one in the source"
             )
-        return self

@@ -1,9 +1,9 @@
 """Models, existing or from scratch, and how to fine-tune them."""
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator
 
 from curation.arms import ARMS
 from curation.config.base import Location, NotNegative, PositiveInt, Section, Share, TrainSection
@@ -64,13 +64,11 @@ class ModelConfig(Section):
         place = value.beside if isinstance(value, FileText) and check_name(value) else None
         return value if place is None or not place.exists() else str(place)  # what does not exist is a hub id
 
-    @model_validator(mode="after")
-    def _one_origin(self) -> Self:
+    def _iter_problems(self) -> Iterator[str]:
         if (self.path is None) == (self.init is None):
-            raise ValueError("takes exactly one of path and init")
+            yield "takes exactly one of path and init"
         if self.init is not None and self.allow_remote_code:
-            raise ValueError("allow_remote_code: a model from scratch brings no code; leave it out")
-        return self
+            yield "allow_remote_code: a model from scratch brings no code; leave it out"
 
 
 class LoraConfig(Section):
@@ -255,14 +253,13 @@ class DpoConfig(EpochsConfig):
         }
         return {"lora": {}, "scratch": scratch}
 
-    @model_validator(mode="after")
-    def _reference_is_whole(self) -> Self:
+    def _iter_problems(self) -> Iterator[str]:
+        yield from super()._iter_problems()
         if self.sharding == "fsdp":
-            raise ValueError(
+            yield (
                 "sharding: fsdp divides the weights, and dpo needs them as a whole for its reference; set ddp, or "
                 "train the adapter on fewer, larger GPUs"
             )
-        return self
 
 
 class RolloutsConfig(Section):
@@ -323,20 +320,19 @@ class GrpoConfig(LmStudentConfig):
     patience: PositiveInt = 50
     """Steps in a row after which training ends if all answers of each group had equal rewards: nothing is learnt."""
 
-    @model_validator(mode="after")
-    def _engines_divide_the_workers(self) -> Self:
+    def _iter_problems(self) -> Iterator[str]:
+        yield from super()._iter_problems()
         ranks = self.rollouts.tensor_parallel
         if self.num_workers % ranks:
-            raise ValueError(
+            yield (
                 f"rollouts.tensor_parallel: {ranks} (workers of an engine) does not divide num_workers: "
                 f"{self.num_workers}; change one of the two"
             )
         if ranks != 1 and self.rollouts.backend == "transformers":
-            raise ValueError(
+            yield (
                 f"rollouts.tensor_parallel: {ranks} applies to vLLM only, and rollouts.backend is transformers; leave "
                 "one of them out"
             )
-        return self
 
     def num_steps(self, num_rows: int) -> int:
         """Return the number of optimizer steps for ``num_rows`` prompts; batches continue across epochs."""

@@ -1,7 +1,7 @@
 """The configuration of a whole run: all its sections, checked against each other."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, create_model, model_validator
 
@@ -62,11 +62,9 @@ class PricesConfig(Section):
     per_million_output_tokens: Price | None = None
     """Price of a million tokens that the first teacher writes."""
 
-    @model_validator(mode="after")
-    def _one_machine(self) -> Self:
+    def _iter_problems(self) -> Iterator[str]:
         if self.node_hour is not None and not (self.gpu_hour is None and self.cpu_hour is None):
-            raise ValueError("node_hour pays for all of a node: give it, or gpu_hour and cpu_hour, not both")
-        return self
+            yield "node_hour pays for all of a node: give it, or gpu_hour and cpu_hour, not both"
 
 
 DEFAULT_SHARES = 4
@@ -155,11 +153,8 @@ class CoreConfig(RowsConfig):
             return to_place(cache).absolute()
         return self.directory.parent / ".evaluations" if cache else None
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if (problem := next(iter_problems(self), None)) is not None:
-            raise ValueError(problem)
-        return self
+    def _iter_problems(self) -> Iterator[str]:
+        yield from iter_problems(self)
 
     @property
     def rows(self) -> RowsConfig:

@@ -1,8 +1,8 @@
 """The trust function, its fit, and the search for one (``curate tune``)."""
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Annotated, ClassVar, Literal, Self
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, WrapValidator, model_validator
 
@@ -230,8 +230,6 @@ class TuneConfig(Section):
         """Resources of a trial on its node, under Ray's names."""
         return make_ray_resources(self.cpus_per_trial, self.gpus_per_trial, self.memory_gib_per_trial)
 
-    @model_validator(mode="after")
-    def _share_is_read(self) -> Self:
+    def _iter_problems(self) -> Iterator[str]:
         if self.share is not None and self.metric != "purity":
-            raise ValueError(f"share: only the metric purity reads it, and metric is {self.metric}; leave it out")
-        return self
+            yield f"share: only the metric purity reads it, and metric is {self.metric}; leave it out"
