@@ -14,7 +14,7 @@ from curation.errors import ConfigError
 from curation.features import features
 from curation.json_types import Json, JsonView
 from curation.redaction import iter_secrets
-from curation.storage.names import check_name
+from curation.storage.files import check_name
 from curation.storage.paths import to_place
 
 P = ParamSpec("P")

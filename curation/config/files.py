@@ -22,8 +22,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 from curation.errors import ConfigError
 from curation.escaping import format_error, quote_text
 from curation.json_types import Json
-from curation.storage.files import read_file
-from curation.storage.names import check_name
+from curation.storage.files import check_name, read_file
 from curation.storage.paths import Place, Remote, to_place
 
 BASE = "base"

@@ -10,7 +10,7 @@ from curation.config.base import Location, NotNegative, PositiveInt, Section, Sh
 from curation.config.files import FileText
 from curation.json_types import Json, JsonView
 from curation.registry import METHODS, load_code
-from curation.storage.names import check_name
+from curation.storage.files import check_name
 
 
 class InitConfig(Section):

@@ -381,11 +381,6 @@ def make_cache_key(stage: Stage, known: Known) -> Json:
         Unknown: a stage that this one waits for is not done.
         Absent: a required output is missing, so the stage has nothing to do.
     """
-    outs = list(stage.outs)
-    for out in outs:
-        if out.stage.name in known:
-            get_recorded(out, known)
-    for out in outs:
-        if out.stage.name not in known:
-            raise Unknown(out)
+    for out in sorted(stage.outs, key=lambda out: out.stage.name not in known):  # what is absent before what is unknown
+        get_recorded(out, known)
     return {"revision": stage.revision, **_drop_defaults(stage.inputs, type(stage), known)}

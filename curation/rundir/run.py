@@ -9,7 +9,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -216,7 +216,10 @@ class Run:
                     if self._lease is not None and (loss := self._lease.loss) is not None:
                         self._break_off(working)
                         raise failed or self._make_failure(next(iter(working)), loss) from loss
-                    _say_at_work(working.values())
+                    if working and is_too_quiet(min(item.begun for item in working.values())):
+                        now = time.monotonic()  # loading a model, for example, reports no progress
+                        at_work = (f"{name} for {now - item.begun:.0f} s" for name, item in working.items())
+                        say(f"at work: {', '.join(at_work)}")
                     continue
                 working.pop(end.stage.name).thread.join()
                 try:
@@ -386,10 +389,3 @@ class Run:
         with suppress(CommitError):
             self.manifest.guard()
             self.manifest.event(kind, **fields)
-
-
-def _say_at_work(working: Collection[_Working]) -> None:
-    """Print the running stages after a silence: loading a model, for example, reports no progress."""
-    if working and is_too_quiet(min(item.begun for item in working)):
-        now = time.monotonic()
-        say("at work: " + ", ".join(f"{item.stage.name} for {now - item.begun:.0f} s" for item in working))
