@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from curation.pipeline import kept_forecast
 else:
     filters, planning = Lazy("curation.commands.filter"), Lazy("curation.commands.plan")
-    filtering, kept_forecast = Lazy("curation.filter.run"), Lazy("curation.pipeline.kept_forecast")
+    filtering, kept_forecast = Lazy("curation.filter.run"), Lazy("curation.pipeline.numbers")
     load = Lazy("curation.config.load")
 
 

@@ -20,11 +20,10 @@ from curation.models.dtypes import settle_cpus
 from curation.pipeline.forecasting import Basis, Forecast, count_rows_left, estimate, estimate_run, forecast_run
 from curation.pipeline.grading import require_checkers
 from curation.pipeline.growth import describe_growth, find_deals
-from curation.pipeline.opened import check_settings, open_run
+from curation.pipeline.opened import check_settings, open_run, settle
 from curation.pipeline.outlook import iter_long_prompts, iter_memory_lines, iter_student_steps, iter_type_lines
 from curation.pipeline.probing import LeftOut
 from curation.pipeline.roles import check_models
-from curation.pipeline.settling import settle
 from curation.pipeline.students import check_students
 from curation.pipeline.work import Opened
 from curation.rundir.graph import Known, Outputs, Skipped, Stage, count_steps, list_awaited

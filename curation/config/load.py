@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -51,7 +51,16 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
         raise ConfigError(f"{path}: configures a filter, as it names a {FILTERS}; give it to `curate filter`")
     if "run_dir" in raw and place.name == KEPT and place.with_name("manifest.json").is_file():
         raw["run_dir"] = str(place.absolute().parent)  # it may have been moved or copied
-        _drop_unknown(raw)
+        try:
+            RunConfig.model_validate(raw)
+        except ValidationError as error:  # keys of an earlier version go, so that its runs can still be looked at
+            for item in error.errors():
+                section: Any = raw
+                for part in item["loc"][:-1]:
+                    is_there = part in section if isinstance(section, dict) else isinstance(section, list)
+                    section = section[part] if is_there else {}
+                if item["type"] == "extra_forbidden":
+                    section.pop(item["loc"][-1], None)
     alone, further = copy.deepcopy(raw), dict[str, Any]()
     for override in overrides:
         put_override(raw, override, place.resolve().parent)
@@ -64,20 +73,6 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
     refuse_unread(alone, runs, str(path))
     refuse_unread(further, [config], "--set")
     return config
-
-
-def _drop_unknown(raw: Json) -> None:
-    """Remove the keys of an earlier version from the configuration in a run directory, which can still be looked at."""
-    try:
-        RunConfig.model_validate(raw)
-    except ValidationError as error:
-        for item in error.errors():
-            section: Any = raw
-            for part in item["loc"][:-1]:
-                is_there = part in section if isinstance(section, dict) else isinstance(section, list)
-                section = section[part] if is_there else {}
-            if item["type"] == "extra_forbidden":
-                section.pop(item["loc"][-1], None)
 
 
 def as_config(given: RunConfig | Mapping[str, object] | str | PathLike[str]) -> RunConfig:
@@ -208,9 +203,7 @@ def _find_known_keys(root: type[BaseModel], location: Sequence[str], raw: Any) -
         fields = {(field.alias or name): field for name, field in model.model_fields.items()} if model else {}
         if part not in fields:
             return []
-        annotation: Any = fields[part].annotation
-        while get_origin(annotation) is Annotated:
-            annotation = get_args(annotation)[0]
+        annotation = fields[part].annotation
         model, inside = _find_model(annotation), get_origin(annotation) in (tuple, list, dict)
         if model is StudentConfig:
             model = find_student_section(raw.get("student"))

@@ -8,7 +8,7 @@ from curation.filter.described import CUT
 from curation.filter.opened import OpenedFilter, check, open_filter
 from curation.filter.output import DATA, Content, load_content, publish
 from curation.json_types import Json
-from curation.pipeline.kept_forecast import collect_used_since, read_forecast
+from curation.pipeline.numbers import collect_used_since, read_forecast
 from curation.pipeline.work import at_work
 from curation.report.costs import compare_forecast
 from curation.telemetry import metrics

@@ -16,11 +16,9 @@ from curation.json_types import Json
 from curation.pipeline import extending, numbers
 from curation.pipeline.chain import Chain, Fields
 from curation.pipeline.extending import describe_analysis
-from curation.pipeline.kept_forecast import collect_used, collect_used_since, read_forecast
-from curation.pipeline.numbers import read_reviews
-from curation.pipeline.opened import OpenedRun, open_run
+from curation.pipeline.numbers import collect_used, collect_used_since, read_forecast, read_reviews
+from curation.pipeline.opened import OpenedRun, open_run, settle
 from curation.pipeline.roles import check_models
-from curation.pipeline.settling import settle
 from curation.pipeline.work import at_work
 from curation.redaction import redact_value
 from curation.report.rules import CARE, STOP, USE

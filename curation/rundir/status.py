@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from curation.rundir.graph import Absent, Known, Out, Outputs, Skipped, Stage, Unknown, make_cache_key
+from curation.rundir.graph import Absent, Known, Outputs, Skipped, Stage, Unknown, make_cache_key
 from curation.rundir.manifest import Manifest
 
 NUM_TOLD = 5
@@ -64,7 +64,13 @@ def find_status(stage: Stage, known: Known, manifest: Manifest) -> Status:
     try:
         key = make_cache_key(stage, known)
     except Absent as absent:
-        return Status(stage, "skipped", _describe_absence(absent.out, known))
+        out, made = absent.out, known[absent.out.stage.name]
+        if isinstance(made, Skipped):
+            return Status(stage, "skipped", made.why)
+        why: Mapping[str, str | None] = made.get("absent") or {}
+        told = (why.get(".".join(out.path[:end])) for end in range(len(out.path), 0, -1))  # the innermost part first
+        otherwise = f"{out.stage.name} made no {' '.join(out.path).replace('_', ' ')}"
+        return Status(stage, "skipped", next(filter(None, told), otherwise))
     except Unknown as unknown:
         return Status(stage, "waits", f"waits for {unknown.out.stage.name}")
     record = manifest.stages.get(stage.name)
@@ -77,18 +83,6 @@ def find_status(stage: Stage, known: Known, manifest: Manifest) -> Status:
     changes = list_differences(record.inputs, key)
     more = [f"and {len(changes) - NUM_TOLD} more"] if len(changes) > NUM_TOLD else []
     return Status(stage, "changed", "; ".join([*changes[:NUM_TOLD], *more]))
-
-
-def _describe_absence(out: Out, known: Known) -> str:
-    """Return why an output is missing."""
-    made = known[out.stage.name]
-    if isinstance(made, Skipped):
-        return made.why
-    why: Mapping[str, str | None] = made.get("absent") or {}
-    for end in range(len(out.path), 0, -1):
-        if words := why.get(".".join(out.path[:end])):
-            return words
-    return f"{out.stage.name} made no {' '.join(out.path).replace('_', ' ')}"
 
 
 def list_differences(before: object, now: object, path: str = "") -> list[str]:

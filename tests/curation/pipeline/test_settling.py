@@ -17,7 +17,7 @@ from curation.domains import get_domain
 from curation.domains.answer_readings import LETTERS, READINGS
 from curation.domains.mcqa import Mcqa
 from curation.errors import ConfigError
-from curation.pipeline.settling import settle
+from curation.pipeline.opened import settle
 from curation.rundir.graph import with_outs
 from curation.rundir.manifest import Manifest
 
