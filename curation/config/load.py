@@ -33,6 +33,7 @@ FILTERS = "package"
 """The key that every configuration of a filter has, and none of a run."""
 OURS = frozenset({"auto", "endpoint", "given", "scripted", "transformers", "vllm"})
 """Built-in backends, whose keys are known, and which take no ``options``."""
+_ABSENT = object()
 Key = tuple[str, ...]
 """A key with those of its sections; the name of a function or signal may have dots (``my.module:function``)."""
 
@@ -161,19 +162,20 @@ def nest_keys(keys: Mapping[str, object]) -> Json:
 
 def put_key(raw: Json, key: str, value: object, where: str) -> None:
     """Set the key ``a.b`` of a mapping, in which a part may be a position of a list; ``where`` begins messages."""
-    *parents, last = key.split(".")
     node: Any = raw
-    for parent in parents:
-        node = node.setdefault(parent, {}) if isinstance(node, dict) else node[_parse_position(node, parent, where)]
-        if not isinstance(node, dict | list):
-            raise ConfigError(f"{where}: {parent} is a value, not a section")
-    node[last if isinstance(node, dict) else _parse_position(node, last, where)] = value
-
-
-def _parse_position(node: list[Any], part: str, where: str) -> int:
-    if not part.isdigit() or int(part) >= len(node):
-        raise ConfigError(f"{where}: {part!r} is not one of the {len(node)} positions of the list, counted from 0")
-    return int(part)
+    parts: list[Any] = key.split(".")
+    for number, part in enumerate(parts):
+        if isinstance(node, list):
+            if not part.isdigit() or int(part) >= len(node):
+                raise ConfigError(
+                    f"{where}: {part!r} is not one of the {len(node)} positions of the list, counted from 0"
+                )
+            parts[number] = int(part)
+        if number < len(parts) - 1:
+            node = node.setdefault(part, {}) if isinstance(node, dict) else node[int(part)]
+            if not isinstance(node, dict | list):
+                raise ConfigError(f"{where}: {part} is a value, not a section")
+    node[parts[-1]] = value
 
 
 def _explain(root: type[BaseModel], error: JsonView, raw: Any) -> str:
@@ -232,7 +234,11 @@ def refuse_unread(given: Mapping[str, object], runs: Sequence[RunConfig], where:
     found = [dict(_iter_unread(run)) for run in runs]
     named: dict[str, list[str]] = {}
     for key, readers in found[0].items():
-        if _is_set(given, key) and all(key in of_run for of_run in found):
+        value: object = given
+        for part in key:
+            value = value.get(part, _ABSENT) if isinstance(value, Mapping) else _ABSENT
+        is_set = value is not _ABSENT and (value not in (None, {}) or key[0] == "trust")  # else null is left out
+        if is_set and all(key in of_run for of_run in found):
             named.setdefault(readers, []).append(".".join(key))
     if named:
         listed = "; ".join(f"{', '.join(keys)}: not read in this run, but by {who}" for who, keys in named.items())
@@ -247,7 +253,7 @@ def _iter_unread(run: RunConfig) -> Iterator[tuple[Key, str]]:
     signals = find_signals(selection.used)
     asked = {signal.asks for signal in signals.values()} | {signal.section for signal in signals.values()}
     fitted = {*find_fitted(selection.used), run.trust.kind}
-    budgets = [(key, name, rule) for name, rule in BUDGETS.items() for key in rule.keys or ()]
+    arms = [ARMS[name] for name in selection.arms]
     read: dict[Key, tuple[bool, str]] = {
         ("teacher", "vllm"): (bool(backends & {"vllm", "auto"}) or not is_known, "backend vllm"),
         ("teacher", "scripted"): ("scripted" in backends or not is_known, "backend scripted"),
@@ -258,19 +264,12 @@ def _iter_unread(run: RunConfig) -> Iterator[tuple[Key, str]]:
         **{("signals", "models", name): (name in asked, "an arm that asks it") for name in run.signals.models},
         **{("signals", "options", name): (name in signals, "an arm with that signal") for name in run.signals.options},
         **{("trust", "options", name): (name in fitted, "a function of that name") for name in run.trust.options},
-        ("selection", "difficulty_bins"): (
-            any(STRATUM in ARMS[arm].rule.reads for arm in selection.arms),
-            "stratified arms",
-        ),
-        ("selection", "gold_rollouts"): (
-            any(ARMS[arm].gold for arm in selection.arms),
-            "arms that train on gold labels",
-        ),
-        **{
-            ("selection", "budget", key): (rule == selection.budget.declared, f"budget {name}")
-            for key, name, rule in budgets
-        },
+        ("selection", "difficulty_bins"): (any(STRATUM in arm.rule.reads for arm in arms), "stratified arms"),
+        ("selection", "gold_rollouts"): (any(arm.gold for arm in arms), "arms that train on gold labels"),
     }
+    for name, rule in BUDGETS.items():
+        is_read = rule == selection.budget.declared
+        read |= {("selection", "budget", key): (is_read, f"budget {name}") for key in rule.keys or ()}
     if not run.trust.search and run.tune == TuneConfig():  # a search may try kinds that read others
         kinds = find_fitted(fitted - {PAPER_TRUST} | {run.trust.kind})
         known = {*TrustConfig.RESOURCES, "kind", "search", "options"}.union(*map(find_read_keys, kinds.values()))
@@ -279,13 +278,3 @@ def _iter_unread(run: RunConfig) -> Iterator[tuple[Key, str]]:
             readers = ", ".join(name for name, keys in by_kind.items() if key in keys)
             read[("trust", key)] = key in known, f"trust.kind {readers}"
     yield from ((key, readers) for key, (is_read, readers) in read.items() if not is_read)
-
-
-def _is_set(given: Mapping[str, object], key: Key) -> bool:
-    """Return whether a file sets a key; outside ``trust`` a null or empty section counts as left out."""
-    node: object = given
-    for part in key:
-        if not isinstance(node, Mapping) or part not in node:
-            return False
-        node = node[part]
-    return node not in (None, {}) or key[0] == "trust"

@@ -121,24 +121,16 @@ class Load(NamedTuple):
 
 def has_room(load: Load, beside: Sequence[Load], room: Mapping[str, float]) -> bool:
     """Return whether a cluster of size ``room`` has room for a load beside others; an infinite load fits only alone."""
-    with_it = [other for other in beside if other.shared is not None and other.shared == load.shared]
-    others = [other for other in beside if other not in with_it]
-    all_there_is = {name: room.get(name, 0.0) for name, amount in load.takes.items() if math.isinf(amount)}
-    return all(
-        amount <= _compute_taken(name, with_it, room)
-        or amount + _compute_taken(name, others, room) <= room.get(name, 0.0)
-        for name, amount in {**load.takes, **all_there_is}.items()
-        if amount
-    )
-
-
-def _compute_taken(name: str, loads: Sequence[Load], room: Mapping[str, float]) -> float:
-    """Return how much of a resource the loads take, each capped at the cluster's total."""
-    taken: dict[str | int, float] = {}
-    for number, load in enumerate(loads):
-        key = number if load.shared is None else load.shared
-        taken[key] = max(taken.get(key, 0.0), min(load.takes.get(name, 0.0), room.get(name, 0.0)))
-    return sum(taken.values())
+    for name, amount in load.takes.items():
+        most, taken = room.get(name, 0.0), dict[str | int, float]()  # by host, each capped at the cluster's total
+        for number, other in enumerate(beside):
+            key = number if other.shared is None else other.shared
+            taken[key] = max(taken.get(key, 0.0), min(other.takes.get(name, 0.0), most))
+        amount = most if math.isinf(amount) else amount
+        with_it = 0.0 if load.shared is None else taken.pop(load.shared, 0.0)
+        if amount > with_it and amount + sum(taken.values()) > most:
+            return False
+    return True
 
 
 class Run:
