@@ -2,7 +2,6 @@
 
 import functools
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from fractions import Fraction
 from typing import Annotated, ClassVar, ParamSpec, Self, TypeVar
@@ -178,13 +177,11 @@ class Root(Section):
         return value
 
 
-class PresetSection(Section, ABC):
+class PresetSection(Section):
     """A section whose ``preset`` gives the values of the keys that the user leaves out."""
 
-    @classmethod
-    @abstractmethod
-    def presets(cls) -> Mapping[str, JsonView]:
-        """Return the values of each preset."""
+    PRESETS: ClassVar[Mapping[str, JsonView]] = {}
+    """The values of each preset."""
 
     @model_validator(mode="before")
     @classmethod
@@ -192,7 +189,7 @@ class PresetSection(Section, ABC):
         if not isinstance(value, Mapping):
             return value
         name = value.get("preset", cls.model_fields["preset"].default if "preset" in cls.model_fields else None)
-        return {**(cls.presets().get(name, {}) if isinstance(name, str) else {}), **value}
+        return {**(cls.PRESETS.get(name, {}) if isinstance(name, str) else {}), **value}
 
 
 class TrainSection(PresetSection):

@@ -1,7 +1,7 @@
 """What models are asked beside labelling: tests, the signals of arms, and the judge."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StrictBool, ValidationInfo, field_validator
 
@@ -19,6 +19,11 @@ ENDS = ("max_tokens", "stop", "normalise_options", "constrained")
 
 class EvaluationConfig(PresetSection):
     """Settings of tests. Unset keys take the domain's defaults (``curation.config.defaults``), else greedy decoding."""
+
+    _NUCLEUS: ClassVar = {"temperature": 0.7, "top_p": 0.8, "top_k": 20}
+    PRESETS: ClassVar[Mapping[str, JsonView]] = {
+        "strategy_games": {"also": {"nucleus": _NUCLEUS, "high_temperature": {"temperature": 1.0}}}
+    }
 
     preset: Literal["strategy_games"] | None = None
     """``strategy_games`` adds the paper's two sampled decodings to ``also``, beside the greedy one (App. "Strategy
@@ -38,12 +43,6 @@ class EvaluationConfig(PresetSection):
     cache: Annotated[Directory, Field(min_length=1)] | StrictBool = True
     """Cache of test answers of models that the configuration names, for other runs: a folder or a URL; ``true`` is
     ``.evaluations`` beside the run directory; ``false`` is no cache."""
-
-    @classmethod
-    def presets(cls) -> Mapping[str, JsonView]:
-        """Return the paper's further decodings for chess, as the preset ``strategy_games``."""
-        nucleus = {"temperature": 0.7, "top_p": 0.8, "top_k": 20}
-        return {"strategy_games": {"also": {"nucleus": nucleus, "high_temperature": {"temperature": 1.0}}}}
 
     @property
     def decodings(self) -> dict[str, DecodingConfig]:

@@ -1,4 +1,10 @@
-"""Models, existing or from scratch, and how to fine-tune them."""
+"""Models, existing or from scratch, and how students are trained.
+
+The paper has no DPO (Rafailov et al. 2023, arXiv 2305.18290); ``beta`` and the single epoch are TRL's defaults, the
+learning rate is ours, for an adapter. GRPO is that of its App. "Training Details", table of GRPO hyperparameters, which
+leaves open, and we chose: group size 8, all weights rather than an adapter, rollouts at temperature 1, clip range 0.2,
+the k3 estimate of KL, the mean loss over all tokens of a batch, a constant learning rate without warm-up.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal
@@ -95,11 +101,6 @@ class StudentConfig(TrainSection):
     chat_template: bool = False
     """Whether prompts are wrapped as one user turn of the tokenizer's chat template."""
 
-    @classmethod
-    def presets(cls) -> Mapping[str, JsonView]:
-        """Return the presets by name, none unless the method names some."""
-        return {}
-
     def to_key(self) -> Json:
         """Return the section's part of a cache key, always with the method, by which the class is found."""
         return {"method": self.method, **super().to_key()}
@@ -184,6 +185,18 @@ class SftConfig(EpochsConfig):
     """Includes keys that only divide the rows of a step, whose order does not depend on them (``train.stream``), or
     that change no weight."""
 
+    PRESETS: ClassVar[Mapping[str, JsonView]] = {
+        "paper": {},
+        "scratch": {
+            "epochs": 3,
+            "max_length": 256,
+            "micro_batch_size": 128,
+            "learning_rate": 1e-3,
+            "lora": None,
+            "gradient_checkpointing": False,
+        },
+    }
+
     preset: Literal["paper", "scratch"] = "paper"
     """The preset that gives the values of keys left out."""
     packing: bool = False
@@ -197,30 +210,26 @@ class SftConfig(EpochsConfig):
     """Whether each row's loss is multiplied by its trust over the mean trust of the rows trained on. Arms whose trust
     is a draw train unweighted."""
 
-    @classmethod
-    def presets(cls) -> Mapping[str, JsonView]:
-        """Return ``paper`` (the defaults) and ``scratch``."""
-        scratch = {
-            "epochs": 3,
-            "max_length": 256,
-            "micro_batch_size": 128,
-            "learning_rate": 1e-3,
-            "lora": None,
-            "gradient_checkpointing": False,
-        }
-        return {"paper": {}, "scratch": scratch}
-
 
 class DpoConfig(EpochsConfig):
-    """Direct preference optimisation on the selected pairs, against the base as reference (arXiv 2305.18290).
+    """Direct preference optimisation on the selected pairs, against the base as reference.
 
-    The paper does not use DPO (Rafailov et al. 2023). ``beta`` and the single epoch are TRL's defaults; the learning
-    rate is ours, for an adapter. Preset ``lora``: an adapter on a pretrained base. Preset ``scratch``: all weights of a
-    small model on a CPU.
+    Preset ``lora``: an adapter on a pretrained base. Preset ``scratch``: all weights of a small model on a CPU.
     """
 
     RESOURCES: ClassVar[set[str]] = {*TrainSection.RESOURCES, *DIVISION}
     """Includes keys that only divide the pairs of a step; their order does not depend on them (``train.stream``)."""
+
+    PRESETS: ClassVar[Mapping[str, JsonView]] = {
+        "lora": {},
+        "scratch": {
+            "max_length": 256,
+            "micro_batch_size": 32,
+            "learning_rate": 3e-4,
+            "lora": None,
+            "gradient_checkpointing": False,
+        },
+    }
 
     method: str = "dpo"
     preset: Literal["lora", "scratch"] = "lora"
@@ -240,18 +249,6 @@ class DpoConfig(EpochsConfig):
     """Pairs per optimizer step."""
     micro_batch_size: PositiveInt = 4
     """Pairs that a worker processes at a time."""
-
-    @classmethod
-    def presets(cls) -> Mapping[str, JsonView]:
-        """Return ``lora`` (the defaults) and ``scratch``."""
-        scratch = {
-            "max_length": 256,
-            "micro_batch_size": 32,
-            "learning_rate": 3e-4,
-            "lora": None,
-            "gradient_checkpointing": False,
-        }
-        return {"lora": {}, "scratch": scratch}
 
     def _iter_problems(self) -> Iterator[str]:
         yield from super()._iter_problems()
@@ -282,14 +279,25 @@ class RolloutsConfig(Section):
 class GrpoConfig(LmStudentConfig):
     """Group relative policy optimisation on the selected prompts, rewarded by agreement with the selected labels.
 
-    Preset ``paper``: App. "Training Details", table of GRPO hyperparameters. It leaves open, and we chose: group size
-    8, all weights rather than an adapter, rollouts at temperature 1, clip range 0.2, the k3 estimate of KL, the mean
-    loss over all tokens of a batch, a constant learning rate without warm-up. Preset ``scratch``: all weights of a
-    small model on a CPU.
+    Preset ``paper``: the table of GRPO hyperparameters. Preset ``scratch``: all weights of a small model on a CPU.
     """
 
     RESOURCES: ClassVar[set[str]] = {*TrainSection.RESOURCES, *DIVISION}
     """Includes keys that only divide the answers of a step; draws do not depend on them (``train.rollouts``)."""
+
+    PRESETS: ClassVar[Mapping[str, JsonView]] = {
+        "paper": {},
+        "scratch": {
+            "max_length": 256,
+            "global_batch_size": 32,
+            "micro_batch_size": 256,
+            "learning_rate": 3e-4,
+            "warmup_steps": 20,
+            "kl": 0.0,
+            "gradient_checkpointing": False,
+            "rollouts": {"max_tokens": 32},
+        },
+    }
 
     method: str = "grpo"
     preset: Literal["paper", "scratch"] = "paper"
@@ -337,21 +345,6 @@ class GrpoConfig(LmStudentConfig):
     def num_steps(self, num_rows: int) -> int:
         """Return the number of optimizer steps for ``num_rows`` prompts; batches continue across epochs."""
         return -(-num_rows * self.epochs // self.global_batch_size)
-
-    @classmethod
-    def presets(cls) -> Mapping[str, JsonView]:
-        """Return ``paper`` (the defaults) and ``scratch``."""
-        scratch = {
-            "max_length": 256,
-            "global_batch_size": 32,
-            "micro_batch_size": 256,
-            "learning_rate": 3e-4,
-            "warmup_steps": 20,
-            "kl": 0.0,
-            "gradient_checkpointing": False,
-            "rollouts": {"max_tokens": 32},
-        }
-        return {"paper": {}, "scratch": scratch}
 
 
 class FurtherStudentConfig(Section):

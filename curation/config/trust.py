@@ -49,6 +49,20 @@ class TrustConfig(TrainSection):
     that a file sets go before those of ``ntf``; a key that the kind does not read is refused.
     """
 
+    PRESETS: ClassVar[Mapping[str, JsonView]] = {
+        "world_knowledge": {"learning_rate": 5e-5, "class_weight": 1.0},
+        "world_knowledge_qwen3": {"learning_rate": 5e-5, "class_weight": 0.5},
+        "quantitative_reasoning": {
+            "depth": 8,
+            "width": 1024,
+            "learning_rate": 1e-5,
+            "weight_decay": 1e-3,
+            "class_weight": 1.0,
+        },
+        "strategy_games": {"learning_rate": 1e-5, "class_weight": 0.5},
+    }
+    """The rows of the paper's table: one per domain, but two of world knowledge (OLMo2-1B, Qwen3-0.6B)."""
+
     kind: Annotated[str, AfterValidator(_check_fitted)] = "stacked"
     """The fitted trust function (``curation.arms.TRUST``) by which the ``trust`` arm ranks: ``stacked`` (ours), ``ntf``
     (the paper's), ``neural``, ``deep_ensemble``, ``attention``, ``linear_probe``, ``boosted_trees``,
@@ -125,22 +139,6 @@ class TrustConfig(TrainSection):
         """Inputs that the function reads from a row, in order: states, then numbers."""
         return (*self.states, *self.columns)
 
-    @classmethod
-    def presets(cls) -> Mapping[str, JsonView]:
-        """Return the rows of the paper's table: one per domain, but two of world knowledge (OLMo2-1B, Qwen3-0.6B)."""
-        return {
-            "world_knowledge": {"learning_rate": 5e-5, "class_weight": 1.0},
-            "world_knowledge_qwen3": {"learning_rate": 5e-5, "class_weight": 0.5},
-            "quantitative_reasoning": {
-                "depth": 8,
-                "width": 1024,
-                "learning_rate": 1e-5,
-                "weight_decay": 1e-3,
-                "class_weight": 1.0,
-            },
-            "strategy_games": {"learning_rate": 1e-5, "class_weight": 0.5},
-        }
-
 
 ROW_KEYS = frozenset({"fit_on", "source_share", "validation_fraction"})
 """Keys that decide which part of a fit a source row belongs to."""
@@ -154,7 +152,7 @@ def find_read_keys(fitted: Fitted) -> frozenset[str]:
     own = {*READ_BY_ALL, *ROW_KEYS, *(network if fitted.reads is None else fitted.reads)}
     own |= {"calibration"} if fitted.fit is None else set()  # train.trust calibrates what is fitted there
     own -= {"pca", "score_dtype"} if fitted.by_state else set()  # it is not folded
-    has_presets = any(own & values.keys() for values in TrustConfig.presets().values())
+    has_presets = any(own & values.keys() for values in TrustConfig.PRESETS.values())
     return frozenset(own | ({"preset"} if has_presets else set()))
 
 
