@@ -1,4 +1,4 @@
-"""What models are asked beside labelling: tests, the signals of arms, and the judge."""
+"""Settings of model calls beyond the labelling pass: tests, the signals of arms, and the judge."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal

@@ -1,4 +1,4 @@
-"""What is foreseen of a run from its configuration and models alone: students' steps, types, prompts' lengths, memory.
+"""Forecasts of a run from its configuration and models alone: students' steps, types, prompts' lengths, memory.
 
 The least memory that actors and training workers need is compared with the memory that they have. Weights, gradients
 and the optimizer's state are counted, by the headers of the checkpoint's files; activations, caches and the weights of

@@ -68,9 +68,9 @@ def find_status(stage: Stage, known: Known, manifest: Manifest) -> Status:
         if isinstance(made, Skipped):
             return Status(stage, "skipped", made.why)
         why: Mapping[str, str | None] = made.get("absent") or {}
-        told = (why.get(".".join(out.path[:end])) for end in range(len(out.path), 0, -1))  # the innermost part first
+        reasons = (why.get(".".join(out.path[:end])) for end in range(len(out.path), 0, -1))  # the innermost part first
         otherwise = f"{out.stage.name} made no {' '.join(out.path).replace('_', ' ')}"
-        return Status(stage, "skipped", next(filter(None, told), otherwise))
+        return Status(stage, "skipped", next(filter(None, reasons), otherwise))
     except Unknown as unknown:
         return Status(stage, "waits", f"waits for {unknown.out.stage.name}")
     record = manifest.stages.get(stage.name)
