@@ -178,11 +178,7 @@ for _kind, (_first, _pattern) in _PLAIN.items():
 
 
 def parse_yaml(text: str) -> Any:
-    """Return the value of a YAML text.
-
-    Raises:
-        ConfigError: the text is not YAML, or is refused; the message names lines where it can, not the text's origin.
-    """
+    """Return the value of a YAML text; ``ConfigError``, which names lines where it can, if it is none or is refused."""
     if len(text) > MAX_CHARACTERS:
         raise ConfigError(f"has {len(text):,} characters; a configuration may have {MAX_CHARACTERS:,}")
     try:

@@ -79,8 +79,7 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
 def as_config(given: RunConfig | Mapping[str, object] | str | PathLike[str]) -> RunConfig:
     """Return the configuration that a Python caller gives: a ``RunConfig``, a YAML file's path, or a mapping of keys.
 
-    Raises:
-        ConfigError: as for :func:`load_config`, or it is none of these.
+    ``ConfigError``: as for :func:`load_config`, or it is none of these.
     """
     if isinstance(given, RunConfig):
         return given
@@ -102,10 +101,7 @@ def load_filter(
     """Return the configuration of a filter: a YAML file, or none, then ``given`` keys, then ``a.b=c`` overrides.
 
     Paths of package, pool, model and calibration are relative to the file's folder; ``given`` ones, and that of the
-    output, to the working directory.
-
-    Raises:
-        ConfigError: as for :func:`load_config`.
+    output, to the working directory. ``ConfigError``: as for :func:`load_config`.
     """
     raw = {} if path is None else read(path, mend="docs/operations.md shows one")
     if "sources" in raw and FILTERS not in raw:
@@ -128,11 +124,7 @@ def parse_config(raw: Mapping[str, object], where: str = "config") -> RunConfig:
 
 
 def validate_keys(model: type[T], raw: Mapping[str, object], where: str) -> T:
-    """Return the section that a mapping describes; error messages name the key, after ``where``.
-
-    Raises:
-        ConfigError: a key is unknown, or a value breaks a rule.
-    """
+    """Return the section that a mapping describes; ``ConfigError`` names, after ``where``, a key that breaks a rule."""
     try:
         return model.model_validate(raw)
     except ValidationError as error:

@@ -17,8 +17,7 @@ GONE = "not there"
 def find_checker(domain: DomainConfig) -> str | None:
     """Return a digest of the program that grades a domain's rows, or None if no program does.
 
-    Raises:
-        ConfigError: the program does not exist, or is not named.
+    ``ConfigError``: the program does not exist, or is not named.
     """
     if domain.name == "text" and domain.options.get("check") == REMOVED:
         raise ConfigError("domain.check: command names no program; give check: {command: [python, check.py]}")

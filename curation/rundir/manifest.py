@@ -244,11 +244,7 @@ class Manifest:
         kind: str = "",
         at: Position | None = None,
     ) -> StageRecord:
-        """Record that a stage is done, and write the manifest.
-
-        Raises:
-            TypeError: the outputs are not JSON.
-        """
+        """Record that a stage is done, and write the manifest; ``TypeError`` if the outputs are not JSON."""
         record = StageRecord(
             name=name,
             fingerprint=self.digest(inputs),
@@ -279,8 +275,7 @@ class Manifest:
     def directory_of(self, stage: str, inputs: Mapping[str, object]) -> Place:
         """Return the directory in which a stage with these inputs writes.
 
-        Raises:
-            RunDirError: the stage's name, or a link in the directory's place, leads out of the run directory.
+        ``RunDirError``: the stage's name, or a link in the directory's place, leads out of the run directory.
         """
         return resolve_inside(self.directory, self._make_folder_name(stage, inputs), f"stage {stage}")
 
