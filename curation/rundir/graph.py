@@ -299,7 +299,7 @@ def resolve_outputs(value: object, known: Known) -> Any:
 
 
 def resolve_present(value: object, known: Known) -> Any:
-    """Resolve outputs like :func:`resolve_outputs`, but drop the parts of a mapping whose outputs are missing."""
+    """Resolve outputs like :func:`resolve_outputs`, but drop the parts of a mapping whose outputs are ``Absent``."""
     if isinstance(value, Mapping):
         kept = {}
         for key, part in value.items():
