@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from curation import models
 from curation.activity import doing
-from curation.config import AskConfig, ModelConfig, RunConfig, StudentConfig
-from curation.config.models import LmStudentConfig
+from curation.config import AskConfig, ModelConfig, RunConfig
 from curation.config.states import find_other_layers
 from curation.hashing import derive
 from curation.json_types import Json
@@ -20,7 +18,6 @@ from curation.stages.training import Adapt, MakeBase, Training
 
 JUDGE, READER = "the judge", "the reader of a server's answers"
 """Roles of helper models; their spaces keep them apart from the names in ``signals.models``."""
-Recipe = TypeVar("Recipe", bound=StudentConfig)
 Known = Mapping[str, Mapping[str, Sequence[Out]]]
 """Grades of tests described so far, by the model's questions (``pipeline.students``) and by decoding."""
 
@@ -104,11 +101,6 @@ def describe_teacher_use(model: Model | None, ask: AskConfig, *, name: str) -> T
     return TeacherUse(model=model, ask=ask, engine=ask, backend=stage.out("backend"))
 
 
-def describe_training(recipe: Recipe, base: Model | None) -> Recipe:
-    """Return the recipe for training from ``base``, with the type for computation filled in."""
-    return settle_training(recipe, find_checkpoint(base)) if isinstance(recipe, LmStudentConfig) else recipe
-
-
 def find_checkpoint(model: Model | None) -> ModelRef | None:
     """Return the checkpoint whose type a model has: its base if the run trains it, or None for a model from scratch."""
     while isinstance(model, Out):
@@ -155,7 +147,7 @@ def describe_adapted_teacher(
         name=name,
         base=base,
         examples=tables["adapt"],
-        recipe=describe_training(recipe, base),
+        recipe=settle_training(recipe, find_checkpoint(base)),
         domain=config.domain_of("adapt"),
         seed=derive(config.seed, "gen-0"),
         num_rows=sizes.get("adapt"),

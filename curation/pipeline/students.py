@@ -13,14 +13,16 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from curation import arms
-from curation.config import AskConfig, DomainConfig, RunConfig, SftConfig
+from curation.config import AskConfig, DomainConfig, RunConfig, SftConfig, StudentConfig
 from curation.config.evaluation import MAIN
+from curation.config.models import LmStudentConfig
 from curation.domains import get_domain, get_preference_function
 from curation.errors import ConfigError
 from curation.hashing import derive
 from curation.json_types import JsonView
+from curation.models.dtypes import settle_training
 from curation.pipeline.grading import describe_grades
-from curation.pipeline.roles import GenerationSpec, Known, describe_base_model, describe_teacher_use, describe_training
+from curation.pipeline.roles import GenerationSpec, Known, describe_base_model, describe_teacher_use, find_checkpoint
 from curation.refs import ModelRef, fingerprint
 from curation.registry import BACKENDS, DOMAINS, METHODS
 from curation.rundir.graph import Model, Out, Stage, to_plain_json, with_outs
@@ -124,14 +126,16 @@ def describe_students(
     method = METHODS[config.student.method]
     models, training = {}, {}
     for arm in of:
-        recipe = config.student
+        recipe: StudentConfig = config.student
         if isinstance(recipe, SftConfig) and isinstance(arms.TRUST[arms.ARMS[arm].trust], arms.Draw):
             recipe = recipe.without({"weight_by_trust"})
+        if isinstance(recipe, LmStudentConfig):  # the type for computation is filled in
+            recipe = settle_training(recipe, find_checkpoint(base))
         stage = TrainStudent(
             **generation.place(f"student-{prefix}{arm}", of=f"{prefix}{arm}", num_rows=config.selection.budget.n),
             base=base,
             digest=selected.out("arms", arm, "digest"),
-            recipe=describe_training(recipe, base),
+            recipe=recipe,
             seed=derive(config.seed, f"gen-{generation.index}"),  # one for all students of a generation
             trained_by=method.trained_by,
             read={"domain": config.domain_of("pool")} if "domain" in method.reads else {},

@@ -157,7 +157,7 @@ def _heartbeat(run: str) -> Iterator[None]:
 
 @contextmanager
 def files_of(directory: Place) -> Iterator[None]:
-    """Turn errors of the run directory itself (e.g. a full disk), outside the stages, into ``RunFailedError`` with its words."""
+    """Turn errors of the run directory itself (e.g. a full disk), outside the stages, into ``RunFailedError``."""
     try:
         yield
     except (IsADirectoryError, NotADirectoryError) as error:
