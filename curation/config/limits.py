@@ -47,14 +47,9 @@ def _has_options(run: Run, split: str) -> bool:
     return constrained == "scored" or not (constrained or run.domain_of(split).traits.generates)
 
 
-def _list_judged(run: Run) -> list[str]:
-    """Return the splits all of whose labels a judge grades."""
-    return [split for split in run.splits.named() if run.domain_of(split).judge is not None]
-
-
 def _is_graded(run: Run, split: str) -> bool:
     graded = {"pool": run.splits.audit, "calibration": run.selection.budget.needs_calibration}
-    return bool(graded.get(split, True)) or split in _list_judged(run)
+    return bool(graded.get(split, True)) or run.domain_of(split).judge is not None  # which grades all its labels
 
 
 CAPABILITIES: Mapping[str, tuple[Has, str]] = {
@@ -140,7 +135,10 @@ CAPABILITIES: Mapping[str, tuple[Has, str]] = {
         lambda run, _: run.judge is not None,
         "a judge: add judge: {{model: {{path: ...}}}}, or take another check",
     ),
-    "rule": (lambda run, _: not _list_judged(run), "a check by a rule or a command, as no judge is asked in training"),
+    "rule": (
+        lambda run, _: all(run.domain_of(split).judge is None for split in run.splits.named()),
+        "a check by a rule or a command, as no judge is asked in training",
+    ),
     "listed": (
         lambda run, split: run.domain_of(split).traits.lists_answers,
         "a domain that lists the possible answers of a row: chess, mcqa that is not generative, or one with a method "
