@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from curation.config import RunConfig, load
     from curation.config.filter import FilterConfig
     from curation.filter import run as filtering
-    from curation.pipeline import kept_forecast
+    from curation.pipeline import numbers
 else:
     filters, planning = Lazy("curation.commands.filter"), Lazy("curation.commands.plan")
-    filtering, kept_forecast = Lazy("curation.filter.run"), Lazy("curation.pipeline.numbers")
+    filtering, numbers = Lazy("curation.filter.run"), Lazy("curation.pipeline.numbers")
     load = Lazy("curation.config.load")
 
 
@@ -60,7 +60,7 @@ def show_plan(
         planned = planning.make_plan(config, probe=not no_probe, num_rows=num_rows, recut=recut)
     made, path = planned.forecast, None
     if save and made is not None:
-        path = kept_forecast.save(made, config)
+        path = numbers.save_forecast(made, config)
     if as_json:
         echo(json.dumps(planned.to_json(), indent=1))
         return

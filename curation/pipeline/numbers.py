@@ -183,7 +183,7 @@ MOST_EVENT_BYTES = 1 << 40
 """Maximum bytes of events to read, in effect all: a day of a run adds less than a megabyte."""
 
 
-def save(made: "Forecast", config: RunConfig | FilterConfig) -> Place:
+def save_forecast(made: "Forecast", config: RunConfig | FilterConfig) -> Place:
     """Write a forecast to the run directory for the report, replacing an earlier one; return its path."""
     config.directory.mkdir(parents=True, exist_ok=True)
     described = {

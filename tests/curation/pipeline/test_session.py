@@ -25,7 +25,7 @@ class Held:
 
 
 def test_runs_of_a_session_have_the_same_hosts_until_it_ends(local_ray, monkeypatch):
-    from curation.pipeline import session as module
+    from curation.pipeline import work as module
 
     monkeypatch.setattr(module, "_session", type(module._session)("fresh", default=None))  # not the one of all tests
     alone = []
