@@ -244,16 +244,16 @@ def fill_sections(value: JsonView) -> Json:
     arms: Sequence[str] = CoreSelection.model_fields["arms"].default
     if splits.get("audit") is True and teacher.get("grade") is None:
         arms = (*arms, *GOLD_ARMS)
-    sections: dict[str, Json] = {"selection": {}}
+    implied: dict[str, Json] = {"selection": {}}
     if is_elsewhere:
-        sections |= {"teacher": {"states": ()}, "trust": {"states": ()}}
+        implied |= {"teacher": {"states": ()}, "trust": {"states": ()}}
         arms = [arm for arm in arms if arm not in FREE or (backend != GIVEN and server.get("top_logprobs") != 0)]
     if backend == GIVEN:
         columns = {key: teacher[key] for key in KEYS if teacher.get(key) is not None}
         named = as_tuple(columns.get("confidence", ()))
         numbers = [make_given_column(name) for name in named if isinstance(name, str)]
         arms = list(dict.fromkeys([*arms[:1], *numbers, *arms[1:]]))
-        sections["selection"] = {"gold_rollouts": {"source": "answers"}}
+        implied["selection"] = {"gold_rollouts": {"source": "answers"}}
         if "completion" in columns:
             filled["domain"] = _add_columns(value.get("domain", default.name), columns)
             if isinstance(sources := value.get("sources"), Mapping):
@@ -264,12 +264,12 @@ def fill_sections(value: JsonView) -> Json:
                     for name, source in sources.items()
                 }
     elif backend in READ and server.get("kind", "openai") == "openai":
-        sections["teacher"] = sections.get("teacher", {}) | {"chat_template": True}
+        implied["teacher"] = implied.get("teacher", {}) | {"chat_template": True}
     if backend in READ and isinstance(price := server.get("price"), Mapping):
         of = {"per_million_prompt_tokens": price.get("input"), "per_million_output_tokens": price.get("output")}
-        sections["prices"] = of
-    sections["selection"]["arms"] = tuple(arms)
-    for section, keys in sections.items():
+        implied["prices"] = of
+    implied["selection"]["arms"] = tuple(arms)
+    for section, keys in implied.items():
         if isinstance(own := value.get(section) or {}, Mapping):
             filled[section] = {**keys, **own}
 
@@ -285,7 +285,8 @@ def fill_sections(value: JsonView) -> Json:
             own = filled.get(section, {})
             if not isinstance(own, Mapping) or (section == "teacher" and section not in filled):
                 continue
-            values, decoding = dict(values), own.get("decoding")
+            values = dict(values)
+            decoding = own.get("decoding")
             if section == "evaluation" and isinstance(decoding, Mapping) and decoding.get("temperature") == 0:
                 kept = {"max_tokens", "stop"}
                 values["decoding"] = {key: item for key, item in values.get("decoding", {}).items() if key in kept}
@@ -293,7 +294,8 @@ def fill_sections(value: JsonView) -> Json:
             if under := own if section == "trust" and "preset" in own else merge_mappings(values, own):
                 filled[section] = under
         if "preset" not in trust and isinstance(filled.get("trust"), Mapping):
-            model = teacher.get("model") if teacher else getattr(value.get("teacher"), "model", None)
+            asked = filled.get("teacher")
+            model = asked.get("model") if isinstance(asked, Mapping) else getattr(asked, "model", None)
             filled["trust"] = with_row(filled["trust"], model)
 
     # Recipes of further students are completed by the keys of the section student.
