@@ -1,7 +1,6 @@
 """A server that answers over HTTP (``teacher.backend: endpoint``): its address, prices and limits."""
 
 import ipaddress
-import os
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
@@ -157,21 +156,3 @@ def is_loopback(url: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
-
-
-def iter_endpoint_warnings(endpoint: EndpointConfig | None) -> Iterator[str]:
-    """Yield warnings about an endpoint: a key that is not set on this machine, plain HTTP, no limit."""
-    if endpoint is None:
-        return
-    if endpoint.key_env is not None and not os.environ.get(endpoint.key_env):
-        yield (
-            f"teacher.endpoint.key_env: the environment variable {endpoint.key_env} is not set here; set it where the "
-            "teacher runs, before Ray starts there"
-        )
-    if endpoint.key_env is not None and endpoint.url.startswith("http://") and not is_loopback(endpoint.url):
-        yield (
-            f"teacher.endpoint.url: {endpoint.url} is not encrypted, so that the key of {endpoint.key_env} and all "
-            "questions go there as plain text; write https://, or leave key_env out if the server needs no key"
-        )
-    if endpoint.price is not None and endpoint.limit is None:
-        yield "teacher.endpoint.limit: is not set, so that nothing limits what the run may spend; set an amount"
