@@ -133,19 +133,7 @@ class Manifest:
             kept = {"bfloat16_on_cpus": False, **{name: raw[name] for name in _KEPT if name in raw}}
             manifest = cls(directory, **kept, stages=stages, token=written.token, guard=guard)
             manifest.format = raw.get("format", 1)
-            if not all(type(number) is int for number in manifest.attempts.values()):
-                raise ValueError("attempts are whole numbers")
-
-            # A path outside the directory would be read, written or removed.
-            named = [("manifest.json", name) for name in (*manifest.attempts, *manifest.made)]
-            for name, record in stages.items():
-                said = f"the record of stage {name} in manifest.json"
-                if record.name != name:
-                    raise ValueError(f"{said} is of {record.name!r}")
-                folder = manifest._make_folder_name(name, record.inputs)
-                named += [(said, path) for path in (name, folder, record.sealed.get("sums", name))]
-            for said, path in named:
-                resolve_inside(directory, path, said)
+            manifest._require_inside()
             return manifest
         except RunDirError:
             raise
@@ -165,6 +153,19 @@ class Manifest:
                 "give another name or run_dir, where all stages are done anew (curate report, inspect and export-* "
                 "still read this one)"
             )
+
+    def _require_inside(self) -> None:
+        """Raise ``RunDirError`` if a path lies outside the directory: it would be read, written or removed."""
+        for name in (*self.attempts, *self.made):
+            resolve_inside(self.directory, name, "manifest.json")
+        if not all(type(number) is int for number in self.attempts.values()):
+            raise ValueError("attempts are whole numbers")
+        for name, record in self.stages.items():
+            said = f"the record of stage {name} in manifest.json"
+            if record.name != name:
+                raise ValueError(f"{said} is of {record.name!r}")
+            for path in (name, self._make_folder_name(name, record.inputs), record.sealed.get("sums", name)):
+                resolve_inside(self.directory, path, said)
 
     def require_own_tables(self) -> None:
         """Raise ``RunDirError`` if a record names a table outside the directory, which would be changed.
