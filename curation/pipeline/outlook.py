@@ -218,37 +218,39 @@ def iter_processes(config: RunConfig, read: Callable[[ModelConfig], Checkpoint |
         trainings += [(f"training of the {role}'s format", role, ask.adapt) for role in ("teacher", "second teacher")]
     trainings += [(f"training of student {name}", f"student {name}", made[1]) for name, made in config.students.items()]
     for who, role, recipe in trainings:
-        if role not in sizes or not isinstance(recipe, LmStudentConfig):
-            continue
-        path, found = sizes[role]
-        on_gpu, shards = recipe.gpus_per_worker > 0, recipe.num_workers if recipe.sharding == "fsdp" else 1
-        frozen = found.parameters * BYTES[_choose_type(recipe.compute_dtype, found, HALF_TRAINING if on_gpu else ())]
-        compares = recipe.method == "dpo" or (isinstance(recipe, GrpoConfig) and recipe.kl > 0)  # with a frozen base
-        trained = TRAINED * found.parameters + (frozen if compares else 0)
-        mend = [] if recipe.lora is not None else ["train an adapter (lora)"]
-        if recipe.sharding == "fsdp":
-            mend.append("raise num_workers")
-        elif recipe.method != "dpo":  # which needs the weights as a whole
-            mend.append("set sharding: fsdp with more workers")
+        if role in sizes and isinstance(recipe, LmStudentConfig):
+            yield from _iter_training_processes(recipe, who, *sizes[role])
+
+
+def _iter_training_processes(recipe: LmStudentConfig, who: str, path: str, found: Checkpoint) -> Iterator[Process]:
+    on_gpu, shards = recipe.gpus_per_worker > 0, recipe.num_workers if recipe.sharding == "fsdp" else 1
+    frozen = found.parameters * BYTES[_choose_type(recipe.compute_dtype, found, HALF_TRAINING if on_gpu else ())]
+    compares = recipe.method == "dpo" or (isinstance(recipe, GrpoConfig) and recipe.kl > 0)  # with a frozen base
+    trained = TRAINED * found.parameters + (frozen if compares else 0)
+    mend = [] if recipe.lora is not None else ["train an adapter (lora)"]
+    if recipe.sharding == "fsdp":
+        mend.append("raise num_workers")
+    elif recipe.method != "dpo":  # which needs the weights as a whole
+        mend.append("set sharding: fsdp with more workers")
+    yield Process(
+        f"a worker in the {who}",
+        path,
+        (frozen if recipe.lora is not None else trained) / shards,
+        min(1.0, recipe.gpus_per_worker) if on_gpu else 1.0,
+        on_gpu,
+        ", or ".join([*mend, "take a larger card" if on_gpu else "take a machine with more memory"]),
+        found.counted,
+    )
+    if isinstance(recipe, GrpoConfig) and on_gpu and recipe.rollouts.backend != "transformers":
         yield Process(
-            f"a worker in the {who}",
+            f"the engine that draws answers in the {who}",
             path,
-            (frozen if recipe.lora is not None else trained) / shards,
-            min(1.0, recipe.gpus_per_worker) if on_gpu else 1.0,
+            frozen / recipe.rollouts.tensor_parallel,
+            recipe.rollouts.gpu_memory,
             on_gpu,
-            ", or ".join([*mend, "take a larger card" if on_gpu else "take a machine with more memory"]),
+            "raise student.rollouts.gpu_memory or student.rollouts.tensor_parallel, or take a larger card",
             found.counted,
         )
-        if isinstance(recipe, GrpoConfig) and on_gpu and recipe.rollouts.backend != "transformers":
-            yield Process(
-                f"the engine that draws answers in the {who}",
-                path,
-                frozen / recipe.rollouts.tensor_parallel,
-                recipe.rollouts.gpu_memory,
-                on_gpu,
-                "raise student.rollouts.gpu_memory or student.rollouts.tensor_parallel, or take a larger card",
-                found.counted,
-            )
 
 
 def _choose_type(dtype: str, found: Checkpoint, half: tuple[str, ...]) -> str:
