@@ -35,7 +35,7 @@ from transformers import PrinterCallback, TrainerCallback, set_seed
 
 from benchmarks.machine import Busy, quiet
 from benchmarks.pairs import in_turn, spread
-from curation.config.grpo import GrpoConfig
+from curation.config.models import GrpoConfig
 from curation.domains import Domain
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef

@@ -53,7 +53,7 @@ def open(run: "str | PathLike[str]", *, generation: int | None = None) -> "Resul
 def session() -> AbstractContextManager[None]:
     """Return a context in which runs share one Ray and the actors and training processes that they start."""
     claim()
-    from curation.pipeline.session import session
+    from curation.pipeline.work import session
 
     return session()
 

@@ -129,9 +129,9 @@ METHODS: Registry[Method] = Registry(
     {
         "sft": Method("curation.config.models:SftConfig", "train.sft:train_sft"),
         "grpo": Method(
-            "curation.config.grpo:GrpoConfig", "train.grpo:train_grpo", reads=("domain", "examples"), learns="labels"
+            "curation.config.models:GrpoConfig", "train.grpo:train_grpo", reads=("domain", "examples"), learns="labels"
         ),
-        "dpo": Method("curation.config.dpo:DpoConfig", "train.dpo:train_dpo", learns="pairs"),
+        "dpo": Method("curation.config.models:DpoConfig", "train.dpo:train_dpo", learns="pairs"),
     },
     make_instance_check(Method),
     groups=("curation.methods",),

@@ -235,7 +235,7 @@ def default(model: type[BaseModel], name: str) -> str:
     if isinstance(value, BaseModel):
         given = value.model_dump(mode="json", exclude_defaults=True)
         return f"`{_value(given)}`" if given else "its defaults"
-    if issubclass(model, PresetSection) and any(name in preset for preset in model.presets().values()):
+    if issubclass(model, PresetSection) and any(name in preset for preset in model.PRESETS.values()):
         return f"`{_value(value)}`, see presets"
     return f"`{_value(value)}`"
 
@@ -259,7 +259,7 @@ def section(model: type[BaseModel], links: Mapping[str, str]) -> list[str]:
         key = field.alias or name
         cells = (f"`{key}`", kind(properties[key], links), default(model, name), words.get(name) or of_section(field))
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    presets = model.presets() if issubclass(model, PresetSection) else {}
+    presets = model.PRESETS if issubclass(model, PresetSection) else {}
     if any(presets.values()):
         lines += [
             "",

@@ -18,7 +18,7 @@ import torch
 from torch.nn.functional import cross_entropy, logsigmoid
 from transformers import TrainingArguments
 
-from curation.config.dpo import DpoConfig
+from curation.config.models import DpoConfig
 from curation.refs import ModelRef, TableRef
 from train.epochs import RowTrainer
 from train.models import TrainingRecord, TrainingResult

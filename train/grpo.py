@@ -20,7 +20,7 @@ from transformers import set_seed
 from transformers.utils.logging import disable_progress_bar
 
 from curation.config import DomainConfig
-from curation.config.grpo import GrpoConfig
+from curation.config.models import GrpoConfig
 from curation.domains import Domain, get_domain
 from curation.errors import ConfigError, SourceError
 from curation.escaping import get_logger

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from curation.config.grpo import GrpoConfig
+from curation.config.models import GrpoConfig
 from curation.domains import Domain
 from train.rollouts import Rollout, Rollouts, RolloutTask, Wanted, grade, make_seeds
 from train.trainer import Guarded

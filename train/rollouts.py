@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from curation.config.grpo import RolloutsConfig
+from curation.config.models import RolloutsConfig
 from curation.domains import Domain, Example, attempt
 from curation.domains.grading import check_labels
 from curation.errors import ConfigError, RowError

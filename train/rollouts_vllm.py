@@ -16,7 +16,7 @@ from accelerate.utils import patch_environment  # type: ignore[import-untyped]
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedTokenizerBase
 
-from curation.config.grpo import GrpoConfig
+from curation.config.models import GrpoConfig
 from curation.errors import ConfigError, ModelError
 from curation.escaping import get_logger
 from curation.models.loading import is_installed, make_engine_arguments, set_environment

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from curation.arrays import Bools, Floats, Int64s
 from curation.config import RiskConfig, TrustConfig
-from curation.config.tune import Metric
+from curation.config.trust import Metric
 from curation.domains.grading import read_grades
 from curation.errors import ConfigError, DegenerateSourceError, SourceError
 from curation.hashing import derive, hash_unit

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import optuna
 
 from curation.config import TuneConfig
-from curation.config.tune import LARGER_IS_BETTER
+from curation.config.trust import LARGER_IS_BETTER
 from curation.errors import RunFailedError
 from curation.hashing import derive
 from curation.report import describe_point

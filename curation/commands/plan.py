@@ -17,16 +17,13 @@ from curation.json_types import Json
 from curation.metrics import Estimate
 from curation.metrics.totals import make_exact
 from curation.models.dtypes import settle_cpus
-from curation.pipeline.footprints import iter_memory_lines
-from curation.pipeline.forecasting import Forecast, forecast_run
+from curation.pipeline.forecasting import Basis, Forecast, count_rows_left, estimate, estimate_run, forecast_run
 from curation.pipeline.grading import require_checkers
 from curation.pipeline.growth import describe_growth, find_deals
-from curation.pipeline.opened import check_settings, open_run
-from curation.pipeline.outlook import iter_long_prompts, iter_student_steps, iter_type_lines
+from curation.pipeline.opened import check_settings, open_run, settle
+from curation.pipeline.outlook import iter_long_prompts, iter_memory_lines, iter_student_steps, iter_type_lines
 from curation.pipeline.probing import LeftOut
 from curation.pipeline.roles import check_models
-from curation.pipeline.settling import settle
-from curation.pipeline.stage_times import Basis, count_rows_left, estimate, estimate_run
 from curation.pipeline.students import check_students
 from curation.pipeline.work import Opened
 from curation.rundir.graph import Known, Outputs, Skipped, Stage, count_steps, list_awaited
@@ -127,7 +124,7 @@ def make_plan(
 def _build_plan(opened: Opened[Any], forecaster: Forecaster | None, memory: Sequence[str]) -> Plan:
     ordered, manifest = opened.stages, opened.manifest
     known: dict[str, Outputs | Skipped] = {}
-    found = list(iter_statuses(ordered, manifest.records, known))
+    found = list(iter_statuses(ordered, manifest, known))
     left = [status.stage for status in found if not status.is_settled]
     made, left_out = (None, ()) if forecaster is None else forecaster(left, known)
     ahead = {} if made is None else {stage.name: stage for stage in made.stages}

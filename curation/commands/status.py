@@ -64,7 +64,7 @@ def look(config: RunConfig) -> Shown:
     if manifest.files.keys() >= config.sources.keys():
         try:
             chain = describe(config, manifest.source_files, find_deals(config, manifest))
-            states = list(iter_statuses(chain.stages, manifest.records))
+            states = list(iter_statuses(chain.stages, manifest))
         except UserError as error:  # e.g. a missing model: the finished stages can still be shown
             unknown = str(error)
     nothing = f"{config.directory}: no run here yet; `curate run` starts it"

@@ -7,6 +7,7 @@ names each choice that the paper leaves open. Relative paths of sources and mode
 from typing import TYPE_CHECKING, Any
 
 from curation.config.base import TrainSection as TrainSection
+from curation.config.evaluation import RewardConfig as RewardConfig
 from curation.config.inputs import DomainConfig as DomainConfig
 from curation.config.inputs import RowsConfig as RowsConfig
 from curation.config.inputs import SourceConfig as SourceConfig
@@ -19,7 +20,6 @@ from curation.config.models import SftConfig as SftConfig
 from curation.config.models import StudentConfig as StudentConfig
 from curation.config.selection import BudgetConfig as BudgetConfig
 from curation.config.selection import RiskConfig as RiskConfig
-from curation.config.signals import RewardConfig as RewardConfig
 from curation.config.teacher import ActorsConfig as ActorsConfig
 from curation.config.teacher import AnswersConfig as AnswersConfig
 from curation.config.teacher import AskConfig as AskConfig
@@ -27,7 +27,7 @@ from curation.config.teacher import DecodingConfig as DecodingConfig
 from curation.config.teacher import ScriptedConfig as ScriptedConfig
 from curation.config.teacher import TeacherConfig as TeacherConfig
 from curation.config.trust import TrustConfig as TrustConfig
-from curation.config.tune import TuneConfig as TuneConfig
+from curation.config.trust import TuneConfig as TuneConfig
 
 if TYPE_CHECKING:
     from curation.config.run import PricesConfig as PricesConfig

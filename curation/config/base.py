@@ -2,8 +2,7 @@
 
 import functools
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from fractions import Fraction
 from typing import Annotated, ClassVar, ParamSpec, Self, TypeVar
 
@@ -14,7 +13,7 @@ from curation.errors import ConfigError
 from curation.features import features
 from curation.json_types import Json, JsonView
 from curation.redaction import iter_secrets
-from curation.storage.names import check_name
+from curation.storage.files import check_name
 from curation.storage.paths import to_place
 
 P = ParamSpec("P")
@@ -111,6 +110,16 @@ class Section(BaseModel):
     RESOURCES: ClassVar[set[str]] = set()
     """Keys that affect speed, not values, so they are not in the cache key."""
 
+    def _iter_problems(self) -> Iterator[str]:
+        """Yield what is wrong with the values beside each other, with a mend."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _refuse_problems(self) -> Self:
+        for problem in self._iter_problems():
+            raise ValueError(problem)
+        return self
+
     @classmethod
     def part_of(cls, section: "Section") -> Self:
         """Return a section of this class, from one that has all its keys."""
@@ -168,13 +177,11 @@ class Root(Section):
         return value
 
 
-class PresetSection(Section, ABC):
+class PresetSection(Section):
     """A section whose ``preset`` gives the values of the keys that the user leaves out."""
 
-    @classmethod
-    @abstractmethod
-    def presets(cls) -> Mapping[str, JsonView]:
-        """Return the values of each preset."""
+    PRESETS: ClassVar[Mapping[str, JsonView]] = {}
+    """The values of each preset."""
 
     @model_validator(mode="before")
     @classmethod
@@ -182,7 +189,7 @@ class PresetSection(Section, ABC):
         if not isinstance(value, Mapping):
             return value
         name = value.get("preset", cls.model_fields["preset"].default if "preset" in cls.model_fields else None)
-        return {**(cls.presets().get(name, {}) if isinstance(name, str) else {}), **value}
+        return {**(cls.PRESETS.get(name, {}) if isinstance(name, str) else {}), **value}
 
 
 class TrainSection(PresetSection):
@@ -209,14 +216,12 @@ class TrainSection(PresetSection):
     max_failures: Annotated[int, Field(ge=0)] = 2
     """Number of times that training resumes after a worker died, before the run fails."""
 
-    @model_validator(mode="after")
-    def _one_gpu_each(self) -> Self:
+    def _iter_problems(self) -> Iterator[str]:
         if 0 < self.gpus_per_worker < 1 < self.num_workers:
-            raise ValueError(
+            yield (
                 f"gpus_per_worker: {self.gpus_per_worker:g} of {self.num_workers} workers: two workers on one GPU "
                 "cannot exchange gradients (NCCL refuses them); set gpus_per_worker: 1, or num_workers: 1"
             )
-        return self
 
     @property
     def resources(self) -> Json:

@@ -11,8 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from curation.config.files import merge_mappings
-from curation.json_types import Json, JsonView
+from curation.json_types import JsonView
 from curation.label_columns import DOMAIN_NUMBERS
 from curation.registry import DOMAINS, load_code
 
@@ -92,29 +91,3 @@ def find_traits(name: str, options: Mapping[str, object]) -> DomainTraits:
             f"mapping of its keys; found {traits.defaults!r}"
         ) from error
     return traits
-
-
-def fill_defaults(given: Mapping[str, object], domain: Defaults) -> Json:
-    """Return the sections of a file, with the domain's defaults for keys that they leave out.
-
-    A file that sets ``evaluation.decoding.temperature: 0`` wants a greedy test: it takes only the length and the stop
-    strings from the domain's sampled test, and one run. A ``trust.preset`` in the file replaces all of the domain's
-    trust defaults. A section that is not a mapping stays unchanged: validation refuses it later, or it was made in
-    Python.
-    """
-    result = dict(given)
-    for section, values in domain.items():
-        own = given.get(section, {})
-        if not isinstance(own, Mapping) or (section == "teacher" and section not in given):
-            continue
-        values = dict(values)
-        decoding = own.get("decoding")
-        if section == "evaluation" and isinstance(decoding, Mapping) and decoding.get("temperature") == 0:
-            kept = {"max_tokens", "stop"}
-            values["decoding"] = {key: item for key, item in values.get("decoding", {}).items() if key in kept}
-            values.pop("num_runs", None)
-        if section == "trust" and "preset" in own:
-            values = {}
-        if under := merge_mappings(values, own):
-            result[section] = under
-    return result

@@ -1,13 +1,12 @@
 """A server that answers over HTTP (``teacher.backend: endpoint``): its address, prices and limits."""
 
 import ipaddress
-import os
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from curation.config.base import PositiveInt, Price, Section
 
@@ -126,18 +125,14 @@ class EndpointConfig(ServedConfig):
             )  # the value is not shown: it may be a key
         return value
 
-    @model_validator(mode="after")
-    def _can_count(self) -> Self:
+    def _iter_problems(self) -> Iterator[str]:
         if self.limit is not None and self.price is None:
-            raise ValueError(
-                f"limit: {self.limit:g} cannot be kept without prices; add price: {{input: .., output: ..}}"
-            )
+            yield (f"limit: {self.limit:g} cannot be kept without prices; add price: {{input: .., output: ..}}")
         if self.limit is not None and "max_tokens" in self.body and not any(map(self.body.get, LENGTHS)):
-            raise ValueError(
+            yield (
                 f"limit: {self.limit:g} cannot be kept if body leaves max_tokens out, since the length of answers is "
                 "then unlimited; set body.max_completion_tokens, e.g. 64"
             )
-        return self
 
 
 def find_unsupported(endpoint: ServedConfig, decoding: Any, key: str) -> str | None:
@@ -161,21 +156,3 @@ def is_loopback(url: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
-
-
-def iter_endpoint_warnings(endpoint: EndpointConfig | None) -> Iterator[str]:
-    """Yield warnings about an endpoint: a key that is not set on this machine, plain HTTP, no limit."""
-    if endpoint is None:
-        return
-    if endpoint.key_env is not None and not os.environ.get(endpoint.key_env):
-        yield (
-            f"teacher.endpoint.key_env: the environment variable {endpoint.key_env} is not set here; set it where the "
-            "teacher runs, before Ray starts there"
-        )
-    if endpoint.key_env is not None and endpoint.url.startswith("http://") and not is_loopback(endpoint.url):
-        yield (
-            f"teacher.endpoint.url: {endpoint.url} is not encrypted, so that the key of {endpoint.key_env} and all "
-            "questions go there as plain text; write https://, or leave key_env out if the server needs no key"
-        )
-    if endpoint.price is not None and endpoint.limit is None:
-        yield "teacher.endpoint.limit: is not set, so that nothing limits what the run may spend; set an amount"

@@ -1,8 +1,9 @@
 """The configuration of ``curate filter``: a trust package, a pool, where rows are written, and which rows are kept."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, create_model, model_validator
+from pydantic import Field, create_model
 
 from curation.config.base import Directory, Location, PositiveInt, Root, Section, Seed, Share
 from curation.config.endpoint import EndpointConfig
@@ -38,17 +39,15 @@ class PoolConfig(SourceConfig):
     """Maximum share of new files' rows that cannot be used (unreadable, or with duplicate options), above which the
     filter stops before it labels them."""
 
-    @model_validator(mode="after")
-    def _only_rows(self) -> Self:
+    def _iter_problems(self) -> Iterator[str]:
         if self.domain is not None:
-            raise ValueError("domain: the trust package says how rows are read; leave it out")
+            yield "domain: the trust package says how rows are read; leave it out"
         if self.id_column is not None:
-            raise ValueError(f"id_column: ids are positions here; to keep the column write columns: [{self.id_column}]")
+            yield f"id_column: ids are positions here; to keep the column write columns: [{self.id_column}]"
         if taken := [name for name in self.columns if name in COLUMNS]:
-            raise ValueError(f"columns: {taken[0]!r} is a column that the filter writes itself; rename it in the pool")
+            yield f"columns: {taken[0]!r} is a column that the filter writes itself; rename it in the pool"
         if len(set(self.columns)) != len(self.columns):
-            raise ValueError("columns: names a column twice")
-        return self
+            yield "columns: names a column twice"
 
 
 class OutputConfig(Section):
@@ -95,13 +94,11 @@ class KeepConfig(Section):
             return f"certified at alpha {value.alpha:g}" + (" in each class" if value.per == "label" else "")
         return f"{self.rule} {value:,}"
 
-    @model_validator(mode="after")
-    def _one_rule(self) -> Self:
+    def _iter_problems(self) -> Iterator[str]:
         given = [name for name in type(self).model_fields if getattr(self, name) is not None]
         if len(given) != 1:
             known = ", ".join(type(self).model_fields)
-            raise ValueError(f"takes exactly one of {known}; found {' and '.join(given) or 'none'}")
-        return self
+            yield f"takes exactly one of {known}; found {' and '.join(given) or 'none'}"
 
 
 class FilterTeacherConfig(PassConfig):
@@ -162,11 +159,8 @@ class CoreFilterConfig(Root):
     prices: PricesConfig | None = None
     """Prices by which ``curate plan`` and the summary compute the cost of labelling."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if (problem := next(iter_found(self, "problems"), None)) is not None:
-            raise ValueError(problem)
-        return self
+    def _iter_problems(self) -> Iterator[str]:
+        yield from iter_found(self, "problems")
 
     @property
     def output_directory(self) -> Place:

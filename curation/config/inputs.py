@@ -1,7 +1,7 @@
 """The inputs of a run: the domain, the sources and the splits drawn from them."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -178,11 +178,9 @@ class SplitConfig(Section):
     fraction: Share | None = None
     """A share of the source's rows."""
 
-    @model_validator(mode="after")
-    def _one_size(self) -> Self:
+    def _iter_problems(self) -> Iterator[str]:
         if self.rows is not None and self.fraction is not None:
-            raise ValueError("takes rows or fraction, not both; leave one out")
-        return self
+            yield "takes rows or fraction, not both; leave one out"
 
 
 class ProbeConfig(SplitConfig):

@@ -47,14 +47,9 @@ def _has_options(run: Run, split: str) -> bool:
     return constrained == "scored" or not (constrained or run.domain_of(split).traits.generates)
 
 
-def _list_judged(run: Run) -> list[str]:
-    """Return the splits all of whose labels a judge grades."""
-    return [split for split in run.splits.named() if run.domain_of(split).judge is not None]
-
-
 def _is_graded(run: Run, split: str) -> bool:
     graded = {"pool": run.splits.audit, "calibration": run.selection.budget.needs_calibration}
-    return bool(graded.get(split, True)) or split in _list_judged(run)
+    return bool(graded.get(split, True)) or run.domain_of(split).judge is not None  # which grades all its labels
 
 
 CAPABILITIES: Mapping[str, tuple[Has, str]] = {
@@ -140,7 +135,10 @@ CAPABILITIES: Mapping[str, tuple[Has, str]] = {
         lambda run, _: run.judge is not None,
         "a judge: add judge: {{model: {{path: ...}}}}, or take another check",
     ),
-    "rule": (lambda run, _: not _list_judged(run), "a check by a rule or a command, as no judge is asked in training"),
+    "rule": (
+        lambda run, _: all(run.domain_of(split).judge is None for split in run.splits.named()),
+        "a check by a rule or a command, as no judge is asked in training",
+    ),
     "listed": (
         lambda run, split: run.domain_of(split).traits.lists_answers,
         "a domain that lists the possible answers of a row: chess, mcqa that is not generative, or one with a method "
@@ -200,14 +198,15 @@ def iter_problems(run: Run) -> Iterator[str]:
 
 def _iter_needs(run: Run) -> Iterator[tuple[str, str]]:
     """Yield each part of a run that needs a capability, by its key or name in words, with the capability."""
-    yield from (
-        (f"splits.{name}.from: {split.source!r}", f"source:{split.source}")
-        for name, split in run.splits.named().items()
-    )
-    if any(split.source not in run.sources for split in run.splits.named().values()):
+    teacher, selection, budget, trust = run.teacher, run.selection, run.selection.budget, run.trust
+    splits = run.splits.named()
+    yield from ((f"splits.{name}.from: {split.source!r}", f"source:{split.source}") for name, split in splits.items())
+    if any(split.source not in run.sources for split in splits.values()):
         return  # the rest reads the domains of the splits' rows
-    yield from _iter_teacher_needs(run)
-    selection, budget, trust = run.selection, run.selection.budget, run.trust
+    yield from ((who, need) for is_set, who, need in _list_key_needs(run) if is_set)
+    if any(parse(state).rank > 1 for state in teacher.states):
+        who = "teacher.states: a state of an answer option"
+        yield from ((who, f"options:{split}") for split in run.splits.labelled())
     for name in selection.used:
         arm, who = ARMS[name], f"the {name} arm"
         if arm.oracle:
@@ -245,68 +244,52 @@ def _iter_needs(run: Run) -> Iterator[tuple[str, str]]:
     if selection.gold_rollouts.source in ("auto", "samples"):
         yield f"selection.gold_rollouts.source: {selection.gold_rollouts.source}", "asking"
     yield from ((name, need) for name, feature, _ in active(run) for need in feature.needs)
-    yield from _iter_generation_needs(run)
-    tested = () if run.splits.test is None else ("test",)
-    for key, decoding in _find_decodings(run).items():
-        if decoding.constrained:
-            splits = run.splits.labelled() if key == LABELLING else tested
-            yield from ((f"{key}.constrained: {decoding.constrained}", f"listed:{split}") for split in splits)
-    for split in run.splits.named():
-        domain = run.domain_of(split)
-        yield from ((option, need) for option, needs in domain.traits.needs.items() for need in needs)
-        if domain.judge is not None:
-            yield "domain.check: judge", "judge"
 
-
-def _iter_teacher_needs(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield the needs of the keys of ``teacher``, by its backend."""
-    teacher, backend = run.teacher, run.teacher.backend
-    yield from ((f"teacher.{key}", f"backend:{GIVEN}") for key in KEYS if getattr(teacher, key))
-    if teacher.endpoint is not None:
-        yield "teacher.endpoint", f"backend:{ENDPOINT}"
-    if run.domain.given_labels != teacher.given:
-        yield "domain.given_labels", f"backend:{GIVEN}"
-    key = {GIVEN: "completion", ENDPOINT: "endpoint"}.get(backend)
-    if key is not None or backend == "auto" or BACKENDS[backend].weights:
-        yield f"backend {backend}", f"teacher:{key or 'model'}"
-    for name in ("model", "adapt"):
-        if getattr(teacher, name) is not None:
-            yield f"teacher.{name}", "labeller"
-    if teacher.adapt is not None:
-        yield "teacher.adapt", "adapt"
-    if teacher.reader is not None:
-        yield "teacher.reader", "reading"
-    if teacher.states:
-        yield "teacher.states", "loaded"
-    if teacher.store_states is not True:
-        yield "teacher.store_states", "states"
-    if teacher.token_logprobs and teacher.reader is None:
-        yield "teacher.token_logprobs", "asking"
-    if teacher.given is not None:
-        yield "backend given", "numbers"
-    if any(parse(state).rank > 1 for state in teacher.states):
-        yield from (
-            ("teacher.states: a state of an answer option", f"options:{split}") for split in run.splits.labelled()
-        )
-
-
-def _iter_generation_needs(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield the needs of students, of a chain of generations and of the judge."""
+    # Students, a chain of generations, and the judge.
     for index, generation in enumerate(run.generations):
         for name, student in generation.students.items():
             if student.recipe is not None:
                 yield f"generations.{index}.students.{name}.recipe", f"method:{student.recipe.method}"
     if (num := len(run.generations)) > 1:
-        chain = "a chain of generations"
-        yield from ((chain, need) for need in ("test", "labeller", "distinct"))
+        yield from (("a chain of generations", need) for need in ("test", "labeller", "distinct"))
         yield from (("chain.arms", f"arm:{arm}") for arm in run.chain.arms)
     if num:
         yield f"generations: {num}", f"shares:{num}"
-    if run.judge is None:
-        return
-    yield "judge", "gold_labels"
-    for split in run.judge.splits:
-        yield "judge.splits", f"split:{split}"
-        yield f"judge.splits: {split}", f"graded:{split}"
-    if "domain" in METHODS[run.student.method].reads:
-        yield f"student.method: {run.student.method}", "rule"
+    if run.judge is not None:
+        yield "judge", "gold_labels"
+        for split in run.judge.splits:
+            yield "judge.splits", f"split:{split}"
+            yield f"judge.splits: {split}", f"graded:{split}"
+        if "domain" in METHODS[run.student.method].reads:
+            yield f"student.method: {run.student.method}", "rule"
+
+    # Decodings, and the domains of the splits.
+    for key, decoding in _find_decodings(run).items():
+        if decoding.constrained:
+            asked = run.splits.labelled() if key == LABELLING else [name for name in ("test",) if name in splits]
+            yield from ((f"{key}.constrained: {decoding.constrained}", f"listed:{split}") for split in asked)
+    for domain in map(run.domain_of, splits):
+        yield from ((option, need) for option, needs in domain.traits.needs.items() for need in needs)
+        if domain.judge is not None:
+            yield "domain.check: judge", "judge"
+
+
+def _list_key_needs(run: Run) -> list[tuple[bool, str, str]]:
+    """Return the needs of the keys of ``teacher``, by its backend: whether the key is set, the key, the capability."""
+    teacher, backend = run.teacher, run.teacher.backend
+    key = {GIVEN: "completion", ENDPOINT: "endpoint"}.get(backend)
+    is_asked = key is not None or backend == "auto" or BACKENDS[backend].weights
+    return [
+        *((bool(getattr(teacher, name)), f"teacher.{name}", f"backend:{GIVEN}") for name in KEYS),
+        (teacher.endpoint is not None, "teacher.endpoint", f"backend:{ENDPOINT}"),
+        (run.domain.given_labels != teacher.given, "domain.given_labels", f"backend:{GIVEN}"),
+        (is_asked, f"backend {backend}", f"teacher:{key or 'model'}"),
+        (teacher.model is not None, "teacher.model", "labeller"),
+        (teacher.adapt is not None, "teacher.adapt", "labeller"),
+        (teacher.adapt is not None, "teacher.adapt", "adapt"),
+        (teacher.reader is not None, "teacher.reader", "reading"),
+        (bool(teacher.states), "teacher.states", "loaded"),
+        (teacher.store_states is not True, "teacher.store_states", "states"),
+        (bool(teacher.token_logprobs) and teacher.reader is None, "teacher.token_logprobs", "asking"),
+        (teacher.given is not None, "backend given", "numbers"),
+    ]

@@ -1,25 +1,29 @@
 """Loading of configurations from YAML: overrides, and errors that name the nearest known key.
 
-A file may build on others (``curation.config.files``).
+A file may build on others (``curation.config.files``). Keys that a file sets and no part of its run reads are refused,
+since who sets a key expects an effect, but not sections of a part that a run leaves out (a student without
+``generations``, tests without a test split), which are read as soon as it is there.
 """
 
 import contextlib
 import copy
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from curation.config import RunConfig, StudentConfig, strict_yaml
-from curation.config.files import read, with_folder
+from curation.arms import ARMS, PAPER_TRUST, STRATUM, TRUST, Fitted, find_fitted, find_signals
+from curation.config import RunConfig, StudentConfig, TrustConfig, TuneConfig
+from curation.config.files import parse_yaml, read, with_folder
 from curation.config.filter import FilterConfig
 from curation.config.models import find_student_section
-from curation.config.unread import refuse_unread
+from curation.config.trust import find_read_keys
 from curation.errors import ConfigError
 from curation.json_types import Json, JsonView
+from curation.registry import BUDGETS
 from curation.storage.paths import Place, to_place
 
 T = TypeVar("T", bound=BaseModel)
@@ -27,6 +31,11 @@ KEPT = "config.yaml"
 """The file in a run directory with the configuration of its last run."""
 FILTERS = "package"
 """The key that every configuration of a filter has, and none of a run."""
+OURS = frozenset({"auto", "endpoint", "given", "scripted", "transformers", "vllm"})
+"""Built-in backends, whose keys are known, and which take no ``options``."""
+_ABSENT = object()
+Key = tuple[str, ...]
+"""A key with those of its sections; the name of a function or signal may have dots (``my.module:function``)."""
 
 
 def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
@@ -43,7 +52,16 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
         raise ConfigError(f"{path}: configures a filter, as it names a {FILTERS}; give it to `curate filter`")
     if "run_dir" in raw and place.name == KEPT and place.with_name("manifest.json").is_file():
         raw["run_dir"] = str(place.absolute().parent)  # it may have been moved or copied
-        _drop_unknown(raw)
+        try:
+            RunConfig.model_validate(raw)
+        except ValidationError as error:  # keys of an earlier version go, so that its runs can still be looked at
+            for item in error.errors():
+                section: Any = raw
+                for part in item["loc"][:-1]:
+                    is_there = part in section if isinstance(section, dict) else isinstance(section, list)
+                    section = section[part] if is_there else {}
+                if item["type"] == "extra_forbidden":
+                    section.pop(item["loc"][-1], None)
     alone, further = copy.deepcopy(raw), dict[str, Any]()
     for override in overrides:
         put_override(raw, override, place.resolve().parent)
@@ -58,25 +76,10 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
     return config
 
 
-def _drop_unknown(raw: Json) -> None:
-    """Remove the keys of an earlier version from the configuration in a run directory, which can still be looked at."""
-    try:
-        RunConfig.model_validate(raw)
-    except ValidationError as error:
-        for item in error.errors():
-            section: Any = raw
-            for part in item["loc"][:-1]:
-                is_there = part in section if isinstance(section, dict) else isinstance(section, list)
-                section = section[part] if is_there else {}
-            if item["type"] == "extra_forbidden":
-                section.pop(item["loc"][-1], None)
-
-
 def as_config(given: RunConfig | Mapping[str, object] | str | PathLike[str]) -> RunConfig:
     """Return the configuration that a Python caller gives: a ``RunConfig``, a YAML file's path, or a mapping of keys.
 
-    Raises:
-        ConfigError: as for :func:`load_config`, or it is none of these.
+    ``ConfigError``: as for :func:`load_config`, or it is none of these.
     """
     if isinstance(given, RunConfig):
         return given
@@ -98,10 +101,7 @@ def load_filter(
     """Return the configuration of a filter: a YAML file, or none, then ``given`` keys, then ``a.b=c`` overrides.
 
     Paths of package, pool, model and calibration are relative to the file's folder; ``given`` ones, and that of the
-    output, to the working directory.
-
-    Raises:
-        ConfigError: as for :func:`load_config`.
+    output, to the working directory. ``ConfigError``: as for :func:`load_config`.
     """
     raw = {} if path is None else read(path, mend="docs/operations.md shows one")
     if "sources" in raw and FILTERS not in raw:
@@ -124,11 +124,7 @@ def parse_config(raw: Mapping[str, object], where: str = "config") -> RunConfig:
 
 
 def validate_keys(model: type[T], raw: Mapping[str, object], where: str) -> T:
-    """Return the section that a mapping describes; error messages name the key, after ``where``.
-
-    Raises:
-        ConfigError: a key is unknown, or a value breaks a rule.
-    """
+    """Return the section that a mapping describes; ``ConfigError`` names, after ``where``, a key that breaks a rule."""
     try:
         return model.model_validate(raw)
     except ValidationError as error:
@@ -142,7 +138,7 @@ def put_override(raw: Json, text: str, folder: Place) -> None:
     if not equals or not key:
         raise ConfigError(f"--set {text!r}: is not of the form a.b=value")
     try:
-        parsed = strict_yaml.parse(value)
+        parsed = parse_yaml(value)
     except ConfigError as error:
         raise ConfigError(f"--set {text!r}: {error}") from error
     put_key(raw, key, with_folder(parsed, folder), f"--set {text!r}")
@@ -158,19 +154,20 @@ def nest_keys(keys: Mapping[str, object]) -> Json:
 
 def put_key(raw: Json, key: str, value: object, where: str) -> None:
     """Set the key ``a.b`` of a mapping, in which a part may be a position of a list; ``where`` begins messages."""
-    *parents, last = key.split(".")
     node: Any = raw
-    for parent in parents:
-        node = node.setdefault(parent, {}) if isinstance(node, dict) else node[_parse_position(node, parent, where)]
-        if not isinstance(node, dict | list):
-            raise ConfigError(f"{where}: {parent} is a value, not a section")
-    node[last if isinstance(node, dict) else _parse_position(node, last, where)] = value
-
-
-def _parse_position(node: list[Any], part: str, where: str) -> int:
-    if not part.isdigit() or int(part) >= len(node):
-        raise ConfigError(f"{where}: {part!r} is not one of the {len(node)} positions of the list, counted from 0")
-    return int(part)
+    parts: list[Any] = key.split(".")
+    for number, part in enumerate(parts):
+        if isinstance(node, list):
+            if not part.isdigit() or int(part) >= len(node):
+                raise ConfigError(
+                    f"{where}: {part!r} is not one of the {len(node)} positions of the list, counted from 0"
+                )
+            parts[number] = int(part)
+        if number < len(parts) - 1:
+            node = node.setdefault(part, {}) if isinstance(node, dict) else node[int(part)]
+            if not isinstance(node, dict | list):
+                raise ConfigError(f"{where}: {part} is a value, not a section")
+    node[parts[-1]] = value
 
 
 def _explain(root: type[BaseModel], error: JsonView, raw: Any) -> str:
@@ -200,9 +197,7 @@ def _find_known_keys(root: type[BaseModel], location: Sequence[str], raw: Any) -
         fields = {(field.alias or name): field for name, field in model.model_fields.items()} if model else {}
         if part not in fields:
             return []
-        annotation: Any = fields[part].annotation
-        while get_origin(annotation) is Annotated:
-            annotation = get_args(annotation)[0]
+        annotation = fields[part].annotation
         model, inside = _find_model(annotation), get_origin(annotation) in (tuple, list, dict)
         if model is StudentConfig:
             model = find_student_section(raw.get("student"))
@@ -213,3 +208,65 @@ def _find_model(annotation: object) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((model for part in get_args(annotation) if (model := _find_model(part)) is not None), None)
+
+
+def refuse_unread(given: Mapping[str, object], runs: Sequence[RunConfig], where: str) -> None:
+    """Refuse keys of a file that none of its runs (the variants of an ablation, else one) reads.
+
+    Args:
+        given: the keys that are set.
+        runs: the configurations that they make.
+        where: the file, which begins the message.
+
+    Raises:
+        ConfigError: names the key, and what reads it.
+    """
+    if RunConfig.model_fields.keys() <= given.keys():
+        return  # a run wrote it, with every key
+    found = [dict(_iter_unread(run)) for run in runs]
+    named: dict[str, list[str]] = {}
+    for key, readers in found[0].items():
+        value: object = given
+        for part in key:
+            value = value.get(part, _ABSENT) if isinstance(value, Mapping) else _ABSENT
+        is_set = value is not _ABSENT and (value not in (None, {}) or key[0] == "trust")  # else null is left out
+        if is_set and all(key in of_run for of_run in found):
+            named.setdefault(readers, []).append(".".join(key))
+    if named:
+        listed = "; ".join(f"{', '.join(keys)}: not read in this run, but by {who}" for who, keys in named.items())
+        raise ConfigError(f"{where}: {listed}; leave the key out, or add what reads it")
+
+
+def _iter_unread(run: RunConfig) -> Iterator[tuple[Key, str]]:
+    """Yield each key that nothing in a run reads, with what reads it."""
+    teacher, selection = run.teacher, run.selection
+    backends = {teacher.backend, *([] if teacher.reader is None else [teacher.reader.backend])}
+    is_known = backends <= OURS
+    signals = find_signals(selection.used)
+    asked = {signal.asks for signal in signals.values()} | {signal.section for signal in signals.values()}
+    fitted = {*find_fitted(selection.used), run.trust.kind}
+    arms = [ARMS[name] for name in selection.arms]
+    read: dict[Key, tuple[bool, str]] = {
+        ("teacher", "vllm"): (bool(backends & {"vllm", "auto"}) or not is_known, "backend vllm"),
+        ("teacher", "scripted"): ("scripted" in backends or not is_known, "backend scripted"),
+        ("teacher", "options"): (not is_known, "backends of your own"),
+        ("signals", "second_teacher"): ("second_teacher" in asked, "the arm ensemble"),
+        ("signals", "reward"): ("reward" in asked, "the arm reward"),
+        ("signals", "self_consistency"): ("self_consistency" in asked, "the arm self_consistency"),
+        **{("signals", "models", name): (name in asked, "an arm that asks it") for name in run.signals.models},
+        **{("signals", "options", name): (name in signals, "an arm with that signal") for name in run.signals.options},
+        **{("trust", "options", name): (name in fitted, "a function of that name") for name in run.trust.options},
+        ("selection", "difficulty_bins"): (any(STRATUM in arm.rule.reads for arm in arms), "stratified arms"),
+        ("selection", "gold_rollouts"): (any(arm.gold for arm in arms), "arms that train on gold labels"),
+    }
+    for name, rule in BUDGETS.items():
+        is_read = rule == selection.budget.declared
+        read |= {("selection", "budget", key): (is_read, f"budget {name}") for key in rule.keys or ()}
+    if not run.trust.search and run.tune == TuneConfig():  # a search may try kinds that read others
+        kinds = find_fitted(fitted - {PAPER_TRUST} | {run.trust.kind})
+        known = {*TrustConfig.RESOURCES, "kind", "search", "options"}.union(*map(find_read_keys, kinds.values()))
+        by_kind = {name: find_read_keys(trust) for name, trust in TRUST.items() if isinstance(trust, Fitted)}
+        for key in TrustConfig.model_fields:
+            readers = ", ".join(name for name, keys in by_kind.items() if key in keys)
+            read[("trust", key)] = key in known, f"trust.kind {readers}"
+    yield from ((key, readers) for key, (is_read, readers) in read.items() if not is_read)

@@ -1,16 +1,22 @@
-"""Models, existing or from scratch, and how to fine-tune them."""
+"""Models, existing or from scratch, and how students are trained.
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+The paper has no DPO (Rafailov et al. 2023, arXiv 2305.18290); ``beta`` and the single epoch are TRL's defaults, the
+learning rate is ours, for an adapter. GRPO is that of its App. "Training Details", table of GRPO hyperparameters, which
+leaves open, and we chose: group size 8, all weights rather than an adapter, rollouts at temperature 1, clip range 0.2,
+the k3 estimate of KL, the mean loss over all tokens of a batch, a constant learning rate without warm-up.
+"""
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator, model_validator
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator
 
 from curation.arms import ARMS
-from curation.config.base import Location, PositiveInt, Section, TrainSection
+from curation.config.base import Location, NotNegative, PositiveInt, Section, Share, TrainSection
 from curation.config.files import FileText
 from curation.json_types import Json, JsonView
 from curation.registry import METHODS, load_code
-from curation.storage.names import check_name
+from curation.storage.files import check_name
 
 
 class InitConfig(Section):
@@ -64,13 +70,11 @@ class ModelConfig(Section):
         place = value.beside if isinstance(value, FileText) and check_name(value) else None
         return value if place is None or not place.exists() else str(place)  # what does not exist is a hub id
 
-    @model_validator(mode="after")
-    def _one_origin(self) -> Self:
+    def _iter_problems(self) -> Iterator[str]:
         if (self.path is None) == (self.init is None):
-            raise ValueError("takes exactly one of path and init")
+            yield "takes exactly one of path and init"
         if self.init is not None and self.allow_remote_code:
-            raise ValueError("allow_remote_code: a model from scratch brings no code; leave it out")
-        return self
+            yield "allow_remote_code: a model from scratch brings no code; leave it out"
 
 
 class LoraConfig(Section):
@@ -96,11 +100,6 @@ class StudentConfig(TrainSection):
     """Maximum length of a trained row, in tokens; no arm selects a longer one."""
     chat_template: bool = False
     """Whether prompts are wrapped as one user turn of the tokenizer's chat template."""
-
-    @classmethod
-    def presets(cls) -> Mapping[str, JsonView]:
-        """Return the presets by name, none unless the method names some."""
-        return {}
 
     def to_key(self) -> Json:
         """Return the section's part of a cache key, always with the method, by which the class is found."""
@@ -186,6 +185,18 @@ class SftConfig(EpochsConfig):
     """Includes keys that only divide the rows of a step, whose order does not depend on them (``train.stream``), or
     that change no weight."""
 
+    PRESETS: ClassVar[Mapping[str, JsonView]] = {
+        "paper": {},
+        "scratch": {
+            "epochs": 3,
+            "max_length": 256,
+            "micro_batch_size": 128,
+            "learning_rate": 1e-3,
+            "lora": None,
+            "gradient_checkpointing": False,
+        },
+    }
+
     preset: Literal["paper", "scratch"] = "paper"
     """The preset that gives the values of keys left out."""
     packing: bool = False
@@ -199,18 +210,141 @@ class SftConfig(EpochsConfig):
     """Whether each row's loss is multiplied by its trust over the mean trust of the rows trained on. Arms whose trust
     is a draw train unweighted."""
 
-    @classmethod
-    def presets(cls) -> Mapping[str, JsonView]:
-        """Return ``paper`` (the defaults) and ``scratch``."""
-        scratch = {
-            "epochs": 3,
+
+class DpoConfig(EpochsConfig):
+    """Direct preference optimisation on the selected pairs, against the base as reference.
+
+    Preset ``lora``: an adapter on a pretrained base. Preset ``scratch``: all weights of a small model on a CPU.
+    """
+
+    RESOURCES: ClassVar[set[str]] = {*TrainSection.RESOURCES, *DIVISION}
+    """Includes keys that only divide the pairs of a step; their order does not depend on them (``train.stream``)."""
+
+    PRESETS: ClassVar[Mapping[str, JsonView]] = {
+        "lora": {},
+        "scratch": {
             "max_length": 256,
-            "micro_batch_size": 128,
-            "learning_rate": 1e-3,
+            "micro_batch_size": 32,
+            "learning_rate": 3e-4,
             "lora": None,
             "gradient_checkpointing": False,
-        }
-        return {"paper": {}, "scratch": scratch}
+        },
+    }
+
+    method: str = "dpo"
+    preset: Literal["lora", "scratch"] = "lora"
+    """The preset that gives the values of keys left out."""
+    beta: Annotated[float, Field(gt=0)] = 0.1
+    """Strength of the tie between a student and its base: the implicit reward of an answer is ``beta`` times its
+    log-probability less that under the base."""
+    max_length: PositiveInt = 1024
+    """Maximum length of a prompt with one of its answers, in tokens; no arm selects a longer one."""
+    epochs: PositiveInt = 1
+    """Number of passes over the pairs."""
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-5
+    """Peak learning rate of AdamW."""
+    adam_betas: tuple[float, float] = (0.9, 0.999)
+    """beta1 and beta2 of AdamW."""
+    global_batch_size: PositiveInt = 32
+    """Pairs per optimizer step."""
+    micro_batch_size: PositiveInt = 4
+    """Pairs that a worker processes at a time."""
+
+    def _iter_problems(self) -> Iterator[str]:
+        yield from super()._iter_problems()
+        if self.sharding == "fsdp":
+            yield (
+                "sharding: fsdp divides the weights, and dpo needs them as a whole for its reference; set ddp, or "
+                "train the adapter on fewer, larger GPUs"
+            )
+
+
+class RolloutsConfig(Section):
+    """Sampling of a student's own answers during training."""
+
+    backend: Literal["auto", "transformers", "vllm"] = "auto"
+    """``vllm`` shares the worker's GPU with the training; ``auto`` is vLLM with a GPU, else transformers."""
+    max_tokens: PositiveInt = 4096
+    """Maximum length of an answer, in tokens; longer answers are cut."""
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    """Sampling temperature of the rollouts."""
+    stop: tuple[str, ...] = ()
+    """Strings that end an answer, besides the tokenizer's end token; they are cut from the graded text."""
+    gpu_memory: Share = 0.3
+    """The share of the GPU's memory that vLLM takes for its weights and cache."""
+    tensor_parallel: PositiveInt = 1
+    """Number of workers that share an engine, each with a part of the weights; a divisor of ``num_workers``."""
+
+
+class GrpoConfig(LmStudentConfig):
+    """Group relative policy optimisation on the selected prompts, rewarded by agreement with the selected labels.
+
+    Preset ``paper``: the table of GRPO hyperparameters. Preset ``scratch``: all weights of a small model on a CPU.
+    """
+
+    RESOURCES: ClassVar[set[str]] = {*TrainSection.RESOURCES, *DIVISION}
+    """Includes keys that only divide the answers of a step; draws do not depend on them (``train.rollouts``)."""
+
+    PRESETS: ClassVar[Mapping[str, JsonView]] = {
+        "paper": {},
+        "scratch": {
+            "max_length": 256,
+            "global_batch_size": 32,
+            "micro_batch_size": 256,
+            "learning_rate": 3e-4,
+            "warmup_steps": 20,
+            "kl": 0.0,
+            "gradient_checkpointing": False,
+            "rollouts": {"max_tokens": 32},
+        },
+    }
+
+    method: str = "grpo"
+    preset: Literal["paper", "scratch"] = "paper"
+    """The preset that gives the values of keys left out."""
+    max_length: PositiveInt = 1024
+    """Maximum length of a prompt, in tokens; no arm selects a longer one."""
+    rollouts: RolloutsConfig = RolloutsConfig()
+    group_size: Annotated[int, Field(ge=2)] = 8
+    """Number of answers drawn for a prompt; each is compared with the mean reward of its group."""
+    micro_batch_size: PositiveInt = 8
+    """Answers that a worker processes at a time; ``global_batch_size`` counts prompts."""
+    epochs: PositiveInt = 20
+    """Number of groups drawn for each prompt. Batches continue across epochs, so none is smaller."""
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-6
+    adam_betas: tuple[float, float] = (0.9, 0.999)
+    schedule: Literal["cosine", "linear", "constant"] = "constant"
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps in which the learning rate rises from 0."""
+    lora: LoraConfig | None = None
+    kl: NotNegative = 0.001
+    """Weight in the loss of the KL divergence from the base, estimated by k3 (Schulman 2020)."""
+    clip: Share = 0.2
+    """Clip range of the ratio of new to old probabilities; without effect if each batch gives one step."""
+    entropy: NotNegative = 0.0
+    """Weight of the mean entropy in the loss, which rewards entropy."""
+    format_reward: NotNegative = 0.0
+    """Amount added to the reward of an answer from which a label can be read, right or wrong."""
+    patience: PositiveInt = 50
+    """Steps in a row after which training ends if all answers of each group had equal rewards: nothing is learnt."""
+
+    def _iter_problems(self) -> Iterator[str]:
+        yield from super()._iter_problems()
+        ranks = self.rollouts.tensor_parallel
+        if self.num_workers % ranks:
+            yield (
+                f"rollouts.tensor_parallel: {ranks} (workers of an engine) does not divide num_workers: "
+                f"{self.num_workers}; change one of the two"
+            )
+        if ranks != 1 and self.rollouts.backend == "transformers":
+            yield (
+                f"rollouts.tensor_parallel: {ranks} applies to vLLM only, and rollouts.backend is transformers; leave "
+                "one of them out"
+            )
+
+    def num_steps(self, num_rows: int) -> int:
+        """Return the number of optimizer steps for ``num_rows`` prompts; batches continue across epochs."""
+        return -(-num_rows * self.epochs // self.global_batch_size)
 
 
 class FurtherStudentConfig(Section):
@@ -224,19 +358,6 @@ class FurtherStudentConfig(Section):
 
 NOT_STUDENTS = ("predecessor", "shallow", "teacher", "base")
 """Names that no student may have: those of a chain's other lines and of other tested models."""
-
-
-def with_recipes(generation: Any, common: JsonView) -> Any:
-    """Return an entry of ``generations`` with further students' recipes completed by the keys of ``common``."""
-    students = generation.get("students") if isinstance(generation, Mapping) else None
-    if not isinstance(students, Mapping):
-        return generation
-    given = {
-        name: {**student, "recipe": {**common, **student["recipe"]}}
-        for name, student in students.items()
-        if isinstance(student, Mapping) and isinstance(student.get("recipe"), Mapping)
-    }
-    return {**generation, "students": {**students, **given}}
 
 
 class GenerationConfig(Section):

@@ -1,10 +1,11 @@
 """Descriptions of settings that a file leaves to defaults, and warnings about values that cannot work."""
 
 import json
+import os
 from collections.abc import Iterator
 
 from curation.arms import find_fitted
-from curation.config.endpoint import iter_endpoint_warnings
+from curation.config.endpoint import is_loopback
 from curation.config.models import InitConfig
 from curation.config.run import RunConfig
 from curation.config.teacher import DecodingConfig
@@ -57,7 +58,19 @@ def iter_warnings(config: RunConfig) -> Iterator[str]:
     reasoned = dict.fromkeys(
         domain.name for split, domain in splits.items() if split != "test" and domain.traits.reasons
     )
-    yield from iter_endpoint_warnings(config.teacher.endpoint)
+    if (server := config.teacher.endpoint) is not None:
+        if server.key_env is not None and not os.environ.get(server.key_env):
+            yield (
+                f"teacher.endpoint.key_env: the environment variable {server.key_env} is not set here; set it where "
+                "the teacher runs, before Ray starts there"
+            )
+        if server.key_env is not None and server.url.startswith("http://") and not is_loopback(server.url):
+            yield (
+                f"teacher.endpoint.url: {server.url} is not encrypted, so that the key of {server.key_env} and all "
+                "questions go there as plain text; write https://, or leave key_env out if the server needs no key"
+            )
+        if server.price is not None and server.limit is None:
+            yield "teacher.endpoint.limit: is not set, so that nothing limits what the run may spend; set an amount"
     yield from iter_found(config, "warnings")
     teacher, model = config.teacher, config.teacher.loaded
     init, brief = None if model is None else model.init, teacher.adapt is not None

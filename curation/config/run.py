@@ -1,16 +1,16 @@
 """The configuration of a whole run: all its sections, checked against each other."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, create_model, model_validator
 
-from curation.arms import PAPER_TRUST, REFERENCE_ARM
+from curation.arms import FREE, PAPER_TRUST, REFERENCE_ARM
 from curation.config.base import DISTINCT, Directory, PositiveInt, Price, Section
-from curation.config.defaults import fill_defaults
 from curation.config.endpoint import COUNTS, NUMBERS
-from curation.config.evaluation import EvaluationConfig
-from curation.config.given import fill_labelled_elsewhere
+from curation.config.evaluation import EvaluationConfig, JudgeConfig, SignalsConfig
+from curation.config.files import merge_mappings
+from curation.config.given import GIVEN, KEYS, READ, as_tuple
 from curation.config.inputs import DomainConfig, RowsConfig
 from curation.config.limits import iter_problems
 from curation.config.models import (
@@ -19,14 +19,13 @@ from curation.config.models import (
     SftConfig,
     StudentConfig,
     as_student_config,
-    with_recipes,
 )
 from curation.config.selection import GOLD_ARMS, CoreSelection
-from curation.config.signals import JudgeConfig, SignalsConfig
 from curation.config.teacher import TeacherConfig
-from curation.config.trust import TrustConfig, with_row
-from curation.config.tune import TuneConfig
+from curation.config.trust import TrustConfig, TuneConfig, with_row
 from curation.features import list_extensions, sections
+from curation.json_types import Json, JsonView
+from curation.label_columns import make_given_column
 from curation.storage.paths import Place, to_place
 
 
@@ -63,11 +62,9 @@ class PricesConfig(Section):
     per_million_output_tokens: Price | None = None
     """Price of a million tokens that the first teacher writes."""
 
-    @model_validator(mode="after")
-    def _one_machine(self) -> Self:
+    def _iter_problems(self) -> Iterator[str]:
         if self.node_hour is not None and not (self.gpu_hour is None and self.cpu_hour is None):
-            raise ValueError("node_hour pays for all of a node: give it, or gpu_hour and cpu_hour, not both")
-        return self
+            yield "node_hour pays for all of a node: give it, or gpu_hour and cpu_hour, not both"
 
 
 DEFAULT_SHARES = 4
@@ -141,28 +138,7 @@ class CoreConfig(RowsConfig):
     @model_validator(mode="before")
     @classmethod
     def _filled(cls, value: object) -> Any:
-        """Fill in keys left out: gold arms, given labels, the domain's defaults, students' recipes."""
-        if not isinstance(value, Mapping):
-            return value
-        default = cls.model_fields["domain"].default
-        teacher, splits = value.get("teacher"), value.get("splits")
-        is_graded = isinstance(teacher, Mapping) and teacher.get("grade") is not None  # which gives no gold labels
-        is_audited = isinstance(splits, Mapping) and splits.get("audit") is True and not is_graded
-        arms = CoreSelection.model_fields["arms"].default + (GOLD_ARMS if is_audited else ())
-        found = fill_labelled_elsewhere(value, default.name, arms)
-        try:
-            domain = DomainConfig.model_validate(found.get("domain", default))
-        except ValidationError:
-            pass  # refused as such
-        else:
-            trust = found.get("trust")
-            found = fill_defaults(found, domain.traits.defaults)
-            found = found if isinstance(trust, Mapping) and "preset" in trust else with_row(found)
-        common = found.get("student") or {}
-        common = common.model_dump(mode="json") if isinstance(common, StudentConfig) else common
-        if isinstance(found.get("generations"), Sequence) and isinstance(common, Mapping):
-            found["generations"] = [with_recipes(item, common) for item in found["generations"]]
-        return found
+        return fill_sections(value) if isinstance(value, Mapping) else value
 
     @property
     def directory(self) -> Place:
@@ -177,11 +153,8 @@ class CoreConfig(RowsConfig):
             return to_place(cache).absolute()
         return self.directory.parent / ".evaluations" if cache else None
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if (problem := next(iter_problems(self), None)) is not None:
-            raise ValueError(problem)
-        return self
+    def _iter_problems(self) -> Iterator[str]:
+        yield from iter_problems(self)
 
     @property
     def rows(self) -> RowsConfig:
@@ -194,8 +167,7 @@ class CoreConfig(RowsConfig):
         if kind == self.trust.kind or kind != PAPER_TRUST:
             return self.trust
         defaults = self.domain.traits.defaults.get("trust", {})
-        own = with_row({"trust": {**defaults, "kind": kind}, "teacher": self.teacher.model_dump(include={"model"})})
-        return TrustConfig(**own["trust"])
+        return TrustConfig(**with_row({**defaults, "kind": kind}, self.teacher.model))
 
     @property
     def has_states(self) -> bool:
@@ -252,6 +224,104 @@ class CoreConfig(RowsConfig):
         """The roles among ``models`` whose own Python code may run, each with model and revision."""
         allowed = {role: model for role, model in self.models.items() if model.allow_remote_code}
         return {role: f"{model.path} at {model.revision}" for role, model in allowed.items()}
+
+
+def fill_sections(value: JsonView) -> Json:
+    """Return the sections of a run with the keys that they leave out and that follow from other sections.
+
+    A section that is not a mapping stays unchanged: validation refuses it later, or it was made in Python.
+    """
+    filled, default = dict(value), CoreConfig.model_fields["domain"].default
+    teacher, splits, trust = (
+        found if isinstance(found := value.get(name), Mapping) else {} for name in ("teacher", "splits", "trust")
+    )
+    server = found if isinstance(found := teacher.get("endpoint"), Mapping) else {}
+    backend = teacher.get("backend")
+    is_elsewhere = backend in READ and teacher.get("reader") is None
+
+    # Gold labels bring arms, except where teacher.grade stands for them. Labels that no model here makes bring arms of
+    # given numbers, and no states and free signals that nothing provides.
+    arms: Sequence[str] = CoreSelection.model_fields["arms"].default
+    if splits.get("audit") is True and teacher.get("grade") is None:
+        arms = (*arms, *GOLD_ARMS)
+    implied: dict[str, Json] = {"selection": {}}
+    if is_elsewhere:
+        implied |= {"teacher": {"states": ()}, "trust": {"states": ()}}
+        arms = [arm for arm in arms if arm not in FREE or (backend != GIVEN and server.get("top_logprobs") != 0)]
+    if backend == GIVEN:
+        columns = {key: teacher[key] for key in KEYS if teacher.get(key) is not None}
+        named = as_tuple(columns.get("confidence", ()))
+        numbers = [make_given_column(name) for name in named if isinstance(name, str)]
+        arms = list(dict.fromkeys([*arms[:1], *numbers, *arms[1:]]))
+        implied["selection"] = {"gold_rollouts": {"source": "answers"}}
+        if "completion" in columns:
+            filled["domain"] = _add_columns(value.get("domain", default.name), columns)
+            if isinstance(sources := value.get("sources"), Mapping):
+                filled["sources"] = {
+                    name: {**source, "domain": _add_columns(source["domain"], columns)}
+                    if isinstance(source, Mapping) and source.get("domain") is not None
+                    else source
+                    for name, source in sources.items()
+                }
+    elif backend in READ and server.get("kind", "openai") == "openai":
+        implied["teacher"] = implied.get("teacher", {}) | {"chat_template": True}
+    if backend in READ and isinstance(price := server.get("price"), Mapping):
+        of = {"per_million_prompt_tokens": price.get("input"), "per_million_output_tokens": price.get("output")}
+        implied["prices"] = of
+    implied["selection"]["arms"] = tuple(arms)
+    for section, keys in implied.items():
+        if isinstance(own := value.get(section) or {}, Mapping):
+            filled[section] = {**keys, **own}
+
+    # The domain's own defaults (curation.domains.Domain). A file that sets evaluation.decoding.temperature: 0 wants a
+    # greedy test: it takes only the length and the stop strings from the domain's sampled test, and one run. A preset
+    # of trust in the file replaces all of the domain's trust defaults.
+    try:
+        domain = DomainConfig.model_validate(filled.get("domain", default))
+    except ValidationError:
+        pass  # refused as such
+    else:
+        for section, values in domain.traits.defaults.items():
+            own = filled.get(section, {})
+            if not isinstance(own, Mapping) or (section == "teacher" and section not in filled):
+                continue
+            values = dict(values)
+            decoding = own.get("decoding")
+            if section == "evaluation" and isinstance(decoding, Mapping) and decoding.get("temperature") == 0:
+                kept = {"max_tokens", "stop"}
+                values["decoding"] = {key: item for key, item in values.get("decoding", {}).items() if key in kept}
+                values.pop("num_runs", None)
+            if under := own if section == "trust" and "preset" in own else merge_mappings(values, own):
+                filled[section] = under
+        if "preset" not in trust and isinstance(filled.get("trust"), Mapping):
+            asked = filled.get("teacher")
+            model = asked.get("model") if isinstance(asked, Mapping) else getattr(asked, "model", None)
+            filled["trust"] = with_row(filled["trust"], model)
+
+    # Recipes of further students are completed by the keys of the section student.
+    common = filled.get("student") or {}
+    common = common.model_dump(mode="json") if isinstance(common, StudentConfig) else common
+    if isinstance(filled.get("generations"), Sequence) and isinstance(common, Mapping):
+        filled["generations"] = [_with_recipes(item, common) for item in filled["generations"]]
+    return filled
+
+
+def _add_columns(domain: object, columns: JsonView) -> Any:
+    named = {"name": domain} if isinstance(domain, str) else domain
+    return {**named, "given_labels": dict(columns)} if isinstance(named, Mapping) else named
+
+
+def _with_recipes(generation: Any, common: JsonView) -> Any:
+    """Return an entry of ``generations`` with further students' recipes completed by the keys of ``common``."""
+    students = generation.get("students") if isinstance(generation, Mapping) else None
+    if not isinstance(students, Mapping):
+        return generation
+    given = {
+        name: {**student, "recipe": {**common, **student["recipe"]}}
+        for name, student in students.items()
+        if isinstance(student, Mapping) and isinstance(student.get("recipe"), Mapping)
+    }
+    return {**generation, "students": {**students, **given}}
 
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The arms and the number of rows that each selects."""
 
-from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -42,14 +42,12 @@ class ClassRiskConfig(RiskConfig):
     """Rows that the guarantee covers: ``all`` selected rows, or those of each weak ``label`` separately, for all
     classes at once; each class then has its own cut, and one without a certified cut selects nothing."""
 
-    @model_validator(mode="after")
-    def _holds_over_the_search(self) -> Self:
+    def _iter_problems(self) -> Iterator[str]:
         if self.per == "label" and self.rule == "hoeffding":
-            raise ValueError(
+            yield (
                 "per: label promises something of all classes at once, and rule: hoeffding is of one cut that was not "
                 "searched for; take rule: hoeffding_bonferroni or fixed_sequence"
             )
-        return self
 
 
 class BudgetConfig(Section):
@@ -139,14 +137,12 @@ class BudgetConfig(Section):
         rest = {key: item for key, item in value.items() if key not in own}
         return {**rest, "own": {**rest.get("own", {}), **settings}}
 
-    @model_validator(mode="after")
-    def _one_rule(self) -> Self:
+    def _iter_problems(self) -> Iterator[str]:
         given = self._list_given()
         if len(given) != 1:
             found = " and ".join(given) or "none"
-            raise ValueError(f"takes exactly one of {', '.join(BUDGETS)}; found {found}")
+            yield f"takes exactly one of {', '.join(BUDGETS)}; found {found}"
         BUDGETS.find(given[0])
-        return self
 
     def _list_given(self) -> list[str]:
         fields = [name for name in BUDGETS if name in type(self).model_fields]
@@ -198,8 +194,7 @@ class CoreSelection(Section):
         """Keys by which features count rows of a group, ``label`` or another, by the name of the feature."""
         return {}
 
-    @model_validator(mode="after")
-    def _arms(self) -> Self:
+    def _iter_problems(self) -> Iterator[str]:
         for name in self.used:
             ARMS.find(name)
         signals: dict[str, tuple[str, Signal]] = {}
@@ -208,10 +203,7 @@ class CoreSelection(Section):
                 continue
             first, other = signals.setdefault(signal.column, (arm, signal))
             if other != signal:
-                raise ValueError(
-                    f"arms: {first} and {arm} fill the column {signal.column!r} with two signals; rename one"
-                )
+                yield (f"arms: {first} and {arm} fill the column {signal.column!r} with two signals; rename one")
         reference = ARMS[self.budget.reference]
         if not reference.ranked or reference.gold:
-            raise ValueError(f"budget.reference: {self.budget.reference!r} ranks no weak labels; name an arm that does")
-        return self
+            yield f"budget.reference: {self.budget.reference!r} ranks no weak labels; name an arm that does"

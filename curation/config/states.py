@@ -35,11 +35,7 @@ class State(NamedTuple):
 
 
 def parse(name: str) -> State:
-    """Return the state that a name means.
-
-    Raises:
-        ValueError: it is not the name of a state.
-    """
+    """Return the state that a name means, or raise ``ValueError`` if it is not the name of a state."""
     found = _NAME.fullmatch(name)
     if found is None:
         raise ValueError(

@@ -1,10 +1,10 @@
 """The teacher: its model and backend, how it answers, which of its states are kept, and the actors that run it."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, SerializeAsAny, StrictBool, field_validator, model_validator
+from pydantic import AfterValidator, Field, SerializeAsAny, StrictBool, field_validator
 
 from curation.config import endpoint as endpoints
 from curation.config import given
@@ -62,14 +62,12 @@ class DecodingConfig(Section):
     stop: tuple[str, ...] = ("\n",)
     """Strings that end an answer, besides the tokenizer's end token; they are cut from the completion."""
 
-    @model_validator(mode="after")
-    def _scored_draws_nothing(self) -> Self:
+    def _iter_problems(self) -> Iterator[str]:
         if self.constrained == "scored" and self.temperature:
-            raise ValueError(
+            yield (
                 f"constrained: scored takes the likeliest answer and draws none, but temperature is "
                 f"{self.temperature:g}; set temperature: 0, or constrained: stepwise"
             )
-        return self
 
 
 CHUNK_SECONDS = 30.0
@@ -134,13 +132,11 @@ class ActorsConfig(Section):
             return self.each["CPU"]
         return max(1, min(max(nodes), sum(nodes) // self.max))
 
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _iter_problems(self) -> Iterator[str]:
         if self.max < self.min:
-            raise ValueError(f"max {self.max} is below min {self.min}")
+            yield f"max {self.max} is below min {self.min}"
         if self.initial is not None and not self.min <= self.initial <= self.max:
-            raise ValueError(f"initial {self.initial} is not between min {self.min} and max {self.max}")
-        return self
+            yield f"initial {self.initial} is not between min {self.min} and max {self.max}"
 
 
 class VllmConfig(Section):
@@ -370,17 +366,15 @@ class TeacherConfig(AskConfig):
             return None
         return given.GivenConfig(completion=self.completion, grade=self.grade, confidence=self.confidence)
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _iter_problems(self) -> Iterator[str]:
         if not self.states and self.backend not in given.READ:
-            raise ValueError("states must name at least one position")
+            yield "states must name at least one position"
         ranks, num_gpus = self.vllm.engine.get("tensor_parallel_size", 1), self.actors.num_gpus
         if num_gpus and ranks not in (1, num_gpus):
-            raise ValueError(
+            yield (
                 f"vllm.engine.tensor_parallel_size {ranks} and actors.num_gpus {num_gpus:g} differ: a tensor-parallel "
                 "group is one actor with a GPU a rank, all on one node; set both alike"
             )
         init = None if self.loaded is None else self.loaded.init
         if init is not None and (problem := find_depth_problem(self.states, init.num_layers)) is not None:
-            raise ValueError(f"states: {problem}")
-        return self
+            yield f"states: {problem}"

@@ -1,13 +1,13 @@
-"""The trust function and its fit."""
+"""The trust function, its fit, and the search for one (``curate tune``)."""
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, WrapValidator, model_validator
 
 from curation.arms import PAPER_TRUST, TRUST, Fitted, find_fitted
-from curation.config.base import PositiveInt, Share, TrainSection
+from curation.config.base import NotNegative, PositiveInt, Section, Share, TrainSection, make_ray_resources
 from curation.config.states import check_state
 from curation.json_types import Json, JsonView
 from curation.label_columns import DomainNumber, LabelNumber, is_given
@@ -48,6 +48,20 @@ class TrustConfig(TrainSection):
     (``patience``): the paper does not give its number of steps, nor stochastic depth, expansion and batch size. Keys
     that a file sets go before those of ``ntf``; a key that the kind does not read is refused.
     """
+
+    PRESETS: ClassVar[Mapping[str, JsonView]] = {
+        "world_knowledge": {"learning_rate": 5e-5, "class_weight": 1.0},
+        "world_knowledge_qwen3": {"learning_rate": 5e-5, "class_weight": 0.5},
+        "quantitative_reasoning": {
+            "depth": 8,
+            "width": 1024,
+            "learning_rate": 1e-5,
+            "weight_decay": 1e-3,
+            "class_weight": 1.0,
+        },
+        "strategy_games": {"learning_rate": 1e-5, "class_weight": 0.5},
+    }
+    """The rows of the paper's table: one per domain, but two of world knowledge (OLMo2-1B, Qwen3-0.6B)."""
 
     kind: Annotated[str, AfterValidator(_check_fitted)] = "stacked"
     """The fitted trust function (``curation.arms.TRUST``) by which the ``trust`` arm ranks: ``stacked`` (ours), ``ntf``
@@ -125,22 +139,6 @@ class TrustConfig(TrainSection):
         """Inputs that the function reads from a row, in order: states, then numbers."""
         return (*self.states, *self.columns)
 
-    @classmethod
-    def presets(cls) -> Mapping[str, JsonView]:
-        """Return the rows of the paper's table: one per domain, but two of world knowledge (OLMo2-1B, Qwen3-0.6B)."""
-        return {
-            "world_knowledge": {"learning_rate": 5e-5, "class_weight": 1.0},
-            "world_knowledge_qwen3": {"learning_rate": 5e-5, "class_weight": 0.5},
-            "quantitative_reasoning": {
-                "depth": 8,
-                "width": 1024,
-                "learning_rate": 1e-5,
-                "weight_decay": 1e-3,
-                "class_weight": 1.0,
-            },
-            "strategy_games": {"learning_rate": 1e-5, "class_weight": 0.5},
-        }
-
 
 ROW_KEYS = frozenset({"fit_on", "source_share", "validation_fraction"})
 """Keys that decide which part of a fit a source row belongs to."""
@@ -154,24 +152,22 @@ def find_read_keys(fitted: Fitted) -> frozenset[str]:
     own = {*READ_BY_ALL, *ROW_KEYS, *(network if fitted.reads is None else fitted.reads)}
     own |= {"calibration"} if fitted.fit is None else set()  # train.trust calibrates what is fitted there
     own -= {"pca", "score_dtype"} if fitted.by_state else set()  # it is not folded
-    has_presets = any(own & values.keys() for values in TrustConfig.presets().values())
+    has_presets = any(own & values.keys() for values in TrustConfig.PRESETS.values())
     return frozenset(own | ({"preset"} if has_presets else set()))
 
 
-def with_row(run: Mapping[str, Any]) -> Json:
-    """Return the sections of a run; where ``trust`` is the paper's, with its table's row for the teacher.
+def with_row(trust: JsonView, model: object) -> Json:
+    """Return a section ``trust``; if it is the paper's, with its table's row for the teacher's ``model``.
 
     For world knowledge Qwen3 has its own row, and every other teacher that of OLMo2-1B. The other domains have the same
     values for all teachers. ``trust.preset`` must be the domain's.
     """
-    trust, teacher = run.get("trust"), run.get("teacher")
-    model = teacher.get("model") if isinstance(teacher, Mapping) else getattr(teacher, "model", None)
     path = model.get("path") if isinstance(model, Mapping) else getattr(model, "path", None)
     is_qwen3 = isinstance(path, str) and re.search(r"qwen-?3(?![.\d])", path.rstrip("/").rpartition("/")[2].lower())
-    if not isinstance(trust, Mapping) or trust.get("kind") != PAPER_TRUST or not is_qwen3:
-        return dict(run)
-    rows = {"world_knowledge": "world_knowledge_qwen3"}
-    return {**run, "trust": {**trust, "preset": rows.get(trust.get("preset", ""), trust.get("preset", DEFAULT_ROW))}}
+    if trust.get("kind") != PAPER_TRUST or not is_qwen3:
+        return dict(trust)
+    preset = trust.get("preset", DEFAULT_ROW)
+    return {**trust, "preset": "world_knowledge_qwen3" if preset == "world_knowledge" else preset}
 
 
 def refuse_pca(trust: TrustConfig, kinds: Iterable[str]) -> None:
@@ -181,3 +177,57 @@ def refuse_pca(trust: TrustConfig, kinds: Iterable[str]) -> None:
             f"trust.pca: {trust.pca}, but {', '.join(found)} reads state by state, and the components mix all states; "
             "leave trust.pca out, or take another trust function"
         )
+
+
+Metric = Literal["auc", "brier", "purity", "certified"]
+LARGER_IS_BETTER: Mapping[Metric, bool] = {"auc": True, "brier": False, "purity": True, "certified": True}
+
+
+class TuneConfig(Section):
+    """Settings of a search: the trust functions to try (``tune.space``), how to measure them, and how to choose.
+
+    Every trial is one fit on the labelled source rows. Fits on other folds and seeds then compare the best few trials
+    with the trust function of the section ``trust``, and decide (``tune.choose``).
+    """
+
+    RESOURCES: ClassVar[set[str]] = {"parallel", "cpus_per_trial", "gpus_per_trial", "memory_gib_per_trial"}
+
+    space: Json = Field(default={"preset": "kinds"})
+    """Settings to search and their values: ``preset`` and/or keys of ``trust``, ``kind`` and ``options.KIND.NAME``."""
+    search: Literal["tpe", "random", "grid"] = "tpe"
+    """Search method. ``tpe``: Optuna's tree-structured Parzen estimator; ``grid``: all points of a space of lists."""
+    trials: PositiveInt = 64
+    """Number of points to try; for a grid, the maximum."""
+    metric: Metric = "auc"
+    """Metric on the held-out fold: ``auc`` or ``brier`` of parsed rows; ``purity`` of the share of all rows that the
+    run selects; ``certified``, the share of rows that ``selection.budget.risk`` certifies."""
+    share: Share | None = None
+    """Share of rows whose ``purity`` is measured. Unset: ``selection.budget.n`` as a share of the pool."""
+    folds: Annotated[int, Field(ge=2)] = 5
+    """Number of folds of the source. A trial holds out the first; the final comparison holds out each in turn."""
+    finalists: PositiveInt = 3
+    """Number of best trials to compare with the default."""
+    seeds: PositiveInt = 2
+    """Number of repetitions of the final comparison, each with its own folds and initial weights."""
+    ahead: PositiveInt = 8
+    """``tpe`` proposes trial k from the results of trials 0 to k - ``ahead``, so that the points do not depend on which
+    trial ends first. More trials than this never run at once."""
+    parallel: PositiveInt | None = None
+    """Maximum number of concurrent trials. Unset: as many as the cluster has room for."""
+    cpus_per_trial: Annotated[float, Field(gt=0)] = 1.0
+    """CPUs of a trial; a fraction lets small fits share a core."""
+    gpus_per_trial: NotNegative = 0
+    """GPUs of a trial."""
+    memory_gib_per_trial: NotNegative = 0
+    """Memory that a trial needs on its node, in GiB; 0 declares none."""
+    hours: Annotated[float, Field(gt=0)] | None = None
+    """Hours after which no trial starts; the choice is then made among finished trials."""
+
+    @property
+    def per_trial(self) -> dict[str, float]:
+        """Resources of a trial on its node, under Ray's names."""
+        return make_ray_resources(self.cpus_per_trial, self.gpus_per_trial, self.memory_gib_per_trial)
+
+    def _iter_problems(self) -> Iterator[str]:
+        if self.share is not None and self.metric != "purity":
+            yield f"share: only the metric purity reads it, and metric is {self.metric}; leave it out"

@@ -27,7 +27,7 @@ class Classification(Domain):
     Args:
         classes: the classes, at least two, as the label column has them; or a mapping of each to the words that the
             teacher scores. A configuration may leave them out: they are the labels of the labelled split then
-            (``curation.pipeline.settling``).
+            (``curation.pipeline.opened``).
         text: the column with the text, or several, each of which becomes a line; or a Jinja template over columns, with
             ``{{ }}`` in it, in a sandbox (:mod:`curation.domains.templates`).
         label: the column with the class; with ``multi`` a list of classes, or a text with a separator between them.

@@ -19,11 +19,9 @@ from curation.filter.stages.cut import check_keep
 from curation.filter.stages.pool import PoolRows
 from curation.hashing import derive
 from curation.metrics.shift import MAX_ROWS
-from curation.pipeline.forecasting import Forecast, forecast_askings, scratch
+from curation.pipeline.forecasting import Forecast, count_rows_left, forecast_askings, scratch
 from curation.pipeline.probing import NOTHING_ASKED, LeftOut, SplitRows, StageAsk
-from curation.pipeline.session import joined
-from curation.pipeline.stage_times import count_rows_left
-from curation.pipeline.work import Opened
+from curation.pipeline.work import Opened, joined
 from curation.refs import ModelRef
 from curation.registry import BACKENDS
 from curation.rundir.graph import Known, Out, Stage

@@ -13,7 +13,7 @@ from curation.config.run import StopConfig
 from curation.config.trust import ROW_KEYS
 from curation.errors import ConfigError
 from curation.json_types import JsonView
-from curation.pipeline.generation import GenerationStages, describe_generation, get_pool_share
+from curation.pipeline.generation import GenerationStages, describe_generation
 from curation.pipeline.growth import Deals, Files, format_prepare_name, make_first_deals
 from curation.pipeline.roles import (
     GenerationSpec,
@@ -93,11 +93,10 @@ def describe(config: RunConfig, files: Files, deals: Deals | None = None) -> Cha
         sizes={**sizes, "pool": config.pool_share(sizes)},
         base=_describe_student_base(config, 0) if config.generations else None,
     )
-    main = [describe_generation(first)]
-    tested, bases = main[0].tested, [first.base]
     leading, *others = config.chain.arms
-    lines = {arm: [main[0]] for arm in others}
-    branches: dict[str, list[Fields]] = {arm: [] for arm in others}
+    described = describe_generation(first)
+    lines, tested, bases = {arm: [described] for arm in config.chain.arms}, described.tested, [first.base]
+    main, predecessor = lines[leading], list[Fields]()
     decisions: list[Stage] = []
     for index in range(1, len(config.generations)):
         needs: list[Out] = [main[-1].students[leading]]
@@ -105,30 +104,28 @@ def describe(config: RunConfig, files: Files, deals: Deals | None = None) -> Cha
             decisions.append(_describe_decision(config, stop, leading, main[-1].record))
             needs.append(decisions[-1].value("go_on"))
         bases.append(_describe_student_base(config, index, needs))
-        spec = replace(first, index=index, base=bases[-1])
 
         # All chains have their own next generation, the main chain with the arms that have no chain.
-        arms = tuple(arm for arm in config.selection.arms if arm not in others)
-        shallow = main[0].selected if "first_teacher" in config.chain.shallow else None
-        spec = replace(spec, needs=needs, tested=tested)
-        main.append(describe_generation(_describe_next(spec, leading, main, arms), shallow))
-        tested = main[-1].tested
         for arm, line in lines.items():
-            spec = replace(spec, branch=arm, needs=(*needs, line[-1].students[arm]), tested=tested)
-            line.append(describe_generation(_describe_next(spec, arm, line, (arm,))))
-            branches[arm].append(line[-1].record)
+            spec = replace(first, index=index, base=bases[-1], needs=needs, tested=tested)
+            arms, shallow = tuple(name for name in config.selection.arms if name not in others), None
+            if line is not main:
+                spec, arms = replace(spec, branch=arm, needs=(*needs, line[-1].students[arm])), (arm,)
+            elif "first_teacher" in config.chain.shallow:
+                shallow = described.selected
+            line.append(describe_generation(_describe_next(spec, arm, line, arms), shallow))
             tested = line[-1].tested
 
         # The last base, taught by the base before it, on the rows of the last generation.
         if index + 1 == len(config.generations) and PREDECESSOR in config.chain.shallow:
             before = bases[index - 1]
             assert before is not None, "a chain has bases"
-            spec = replace(
-                spec, config=_select_arms(config, (leading,)), branch=PREDECESSOR, needs=needs, tested=tested
-            )
+            spec = replace(first, index=index, base=bases[-1], needs=needs, tested=tested, branch=PREDECESSOR)
             name = spec.name("teacher")
             teacher = describe_adapted_teacher(config, before, tables, sizes, name=name, needs=needs)
-            branches[PREDECESSOR] = [describe_generation(replace(spec, teacher=teacher)).record]
+            spec = replace(spec, config=_select_arms(config, (leading,)), teacher=teacher)
+            predecessor = [describe_generation(spec).record]
+    branches = {arm: [described.record for described in lines[arm][1:]] for arm in others} | {PREDECESSOR: predecessor}
     return Chain(
         preparing=preparing,
         tables=tables,
@@ -209,8 +206,7 @@ def _describe_next(
     """Return the next generation of a chain, taught by the student of ``arm``, on no row that trained its teachers."""
     pool = spec.config.splits.pool.source
     held_out = HoldOut(
-        name=spec.name("held-out"),
-        at=spec.at("pool"),
+        **spec.place("held-out", "pool", num_rows=0),
         trained={
             f"the {arm} student of generation {at}": described.record["selections"][arm]
             for at, described in enumerate(line)
@@ -220,10 +216,9 @@ def _describe_next(
             for name, table in spec.tables.items()
             if name not in ("pool", "audit", "adapt", "shots") and spec.config.splits.named()[name].source == pool
         },
-        share=get_pool_share(spec),
+        share=spec.pool_share,
         teacher=f"the teacher of generation {spec.index}",
         needs=spec.needs,
-        num_rows=0,
     )
     return replace(
         spec,

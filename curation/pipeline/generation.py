@@ -2,27 +2,25 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from curation import arms
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.config import AskConfig
 from curation.domains import get_domain, get_preference_function
 from curation.features import parts
-from curation.hashing import derive
 from curation.json_types import Json
 from curation.pipeline.extending import describe_part
 from curation.pipeline.grading import describe_grades
 from curation.pipeline.roles import READER, GenerationSpec, Known, describe_teacher_use
-from curation.pipeline.students import Students, describe_further_students, describe_students, get_taught_domain
-from curation.refs import ModelRef
+from curation.pipeline.students import Students, describe_further_students, describe_lengths, describe_students
 from curation.registry import METHODS
 from curation.rundir.graph import Out, Stage
 from curation.signals import ASKS_UNADAPTED, SIGNALS
 from curation.stages.asking import TeacherUse
 from curation.stages.chooser import ChoiceInputs, collect_declared
 from curation.stages.fit import FitTrust, Search, find_closed_classes, get_search_share, list_stored_states
-from curation.stages.gold import Limit, MeasureLength
+from curation.stages.gold import MeasureLength
 from curation.stages.label import Label, Read
 from curation.stages.pool_scores import ScoredSplit
 from curation.stages.rollouts import RollOut
@@ -32,13 +30,6 @@ from curation.stages.shift import MeasureSelectedShift, MeasureShift, MeasureTex
 from curation.stages.signal import Judge, MeasureSignal
 from curation.trust.parts import read_by
 from tune.space import expand_preset
-
-UNADAPTED = "the teacher before it was adapted"
-"""Role of the unadapted teacher; its spaces keep it apart from the names in ``signals.models``."""
-
-
-_COUNTED: dict[str, bool | Literal["both"]] = {"completions": True, "labels": False, "pairs": "both"}
-"""The completions that count among a student's tokens, by what its method learns from."""
 
 
 class GenerationStages(NamedTuple):
@@ -67,14 +58,20 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
     """
     config, base, tables = generation.config, generation.base, generation.tables
     budget, selecting = config.selection.budget, config.selection.arms
+    num_selected = None if budget.n is None else budget.n * len(selecting)
     calibration = ["calibration"] if budget.needs_calibration else []
     splits = ["source", *calibration, *(f"probe-{name}" for name in config.splits.probes), "pool"]
 
     # The teacher labels the source split, and its labels are graded.
     ask = config.teacher.labelling.paid_in(str(config.directory))
     teacher = describe_teacher_use(generation.teacher, ask, name=generation.name("backend-teacher"))
-    labelled: dict[str, Label | Read] = {"source": _describe_labelling(generation, teacher, "source")}
-    labels: dict[str, Out] = {"source": labelled["source"].out("labels")}
+    unadapted = teacher
+    if generation.unadapted != generation.teacher:
+        bare, name = config.teacher.ask.model_copy(update=AskConfig.BARE), generation.name("backend-teacher-unadapted")
+        unadapted = describe_teacher_use(generation.unadapted, bare, name=name)
+    labelled, signals = dict[str, Label | Read](), dict[str, dict[str, MeasureSignal]]()
+    labelled["source"], signals["source"] = _describe_labels(generation, teacher, unadapted, "source")
+    labels = {"source": labelled["source"].out("labels")}
     grades = {"source": describe_grades(generation, "source", "source", labels["source"])}
 
     # Trust is fitted on them: the method's function, found by a search if one is configured, and those of other arms.
@@ -90,29 +87,42 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         seed=config.seed,
     )
     fits: dict[str, Stage] = {REFERENCE_ARM: search}
+    kinds = {kind: (f"trust-{kind}", kind) for kind in arms.find_fitted(config.selection.used)}
     if not config.trust.search:
-        fits[REFERENCE_ARM] = _describe_fit(generation, "trust", config.trust.kind, REFERENCE_ARM, search)
-    for kind in arms.find_fitted(config.selection.used):
-        fits[kind] = _describe_fit(generation, f"trust-{kind}", kind, kind, search)
+        kinds = {REFERENCE_ARM: ("trust", config.trust.kind), **kinds}
+    for of, (name, kind) in kinds.items():
+        function, trust, closed = arms.find_fitted([kind])[kind], config.trust, None
+        if kind == "stacked":
+            closed = find_closed_classes(config.domain_of("source"), trust.states, tables["source"])
+        fits[of] = FitTrust(
+            **generation.place(name, "source", of=of),
+            function=kind,
+            made_by=function.made_by,
+            fit_by=function.fit,
+            labels=labels["source"],
+            grades=grades["source"],
+            trust=read_by(kind, function, config.fit_of(kind)).model_copy(update=trust.resources),
+            seed=config.seed,
+            closed=closed,
+            teacher=f"the teacher of generation {generation.index}" if generation.index else None,
+        )
     fitted = {name: stage.out("trust") for name, stage in fits.items()}
 
     # The teacher labels the other splits, the pool last; what has a gold label is graded.
-    reducing: dict[str, Any] = {}
-    if not config.teacher.store_states:
-        reducing = {"fitted": fitted, "sample": {"states": list(config.trust.states), "seed": config.seed}}
+    sample = {"states": list(config.trust.states), "seed": config.seed}
+    reducing: Json = {} if config.teacher.store_states else {"fitted": fitted, "sample": sample}
     for split in splits[1:]:
-        labelled[split] = _describe_labelling(generation, teacher, split, **reducing)
+        labelled[split], signals[split] = _describe_labels(generation, teacher, unadapted, split, **reducing)
         labels[split] = labelled[split].out("labels")
         if split != "pool" or config.splits.audit:
             grades[split] = describe_grades(generation, split, split, labels[split])
 
     # Trust and signals score the labels.
-    signals, added = _describe_signals(generation, teacher, labelled, labels), {}
-    scored = {}
+    scored, added = dict[str, Out](), Json()
     for split in splits:
-        added[split] = describe_part("columns", generation, {"labels": labels}, split)
+        added = describe_part("columns", generation, {"labels": labels}, split)  # in the end the pool's
         columns = {name: stage.out("signal") for name, stage in signals[split].items()}
-        for of_feature in added[split].values():
+        for of_feature in added.values():
             columns |= of_feature
         scored[split] = Score(
             **generation.place(f"score-{split}", split),
@@ -123,7 +133,7 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         ).out("labels")
 
     # Every arm selects as many rows as the budget says, among those that a student can be trained on.
-    lengths = _describe_lengths(generation, labels)
+    lengths = describe_lengths(generation, labels)
     too_long = {split: stage.out("counts") for split, stage in lengths.items()}
     record: dict[str, Any] = {"labels": scored, "grades": grades, "too_long": too_long}
     candidates = describe_part("candidates", generation, record)
@@ -146,13 +156,11 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
     learned: Stage = selected
     if get_preference_function(get_domain(config.domain_of("pool"))) is not None:
         pairs = WritePreferences(
-            name=generation.name("preferences"),
-            at=generation.at("pool"),
+            **generation.place("preferences", "pool", num_rows=num_selected),
             selected={arm: table.or_none for arm, table in record["selections"].items()},
             dropped=selected.value("dropped"),
             pool=tables["pool"],
             domain=config.domain_of("pool"),
-            num_rows=None if budget.n is None else budget.n * len(selecting),
         )
         record["preferences"] = pairs.value("arms")
         learned = pairs if METHODS[config.student.method].learns == "pairs" else selected
@@ -205,33 +213,49 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         "training": students.training,
         "students": describe_further_students(tested, teacher, learned),
     }
-    outs = (added["pool"], candidates, describe_part("selected", generation, record))
+    outs = (added, candidates, describe_part("selected", generation, record))
     names = dict.fromkeys(name for of_features in outs for name in of_features)
     record["features"] = {
         name: {key: out for of_features in outs for key, out in of_features.get(name, {}).items()} for name in names
     }
-    without_a_chain = {
-        "tests": {arm: shallow.tests[f"shallow-{arm}"] for arm in shallow.models},
-        "training": shallow.training,
-    }
+    tests = {arm: shallow.tests[f"shallow-{arm}"] for arm in shallow.models}
+    without_a_chain = {"tests": tests, "training": shallow.training}
     return GenerationStages(record, students.models, labels, search, shallow.tested, selected, without_a_chain)
 
 
-def get_pool_share(generation: GenerationSpec) -> dict[str, int]:
-    """Return a generation's share of the pool (``curation.stages.label.RowShare``) as JSON, the same in all chains."""
-    config = generation.config
-    return {"index": generation.index, "of": config.num_shares, "seed": derive(config.seed, "share")}
-
-
-def _describe_labelling(generation: GenerationSpec, teacher: TeacherUse, split: str, **reducing: Any) -> Label | Read:
-    """Return the stage that labels a split or, for the pool, the generation's share of it.
+def _describe_labels(
+    generation: GenerationSpec, teacher: TeacherUse, unadapted: TeacherUse, split: str, **reducing: Any
+) -> tuple[Label | Read, dict[str, MeasureSignal]]:
+    """Return the stage that labels a split or, for the pool, the generation's share of it, and those of its signals.
 
     If a local model reads a server's answers (``teacher.reader``), the stage that reads the answers is returned.
-    ``reducing``: what takes the place of the states (``fitted``, ``sample``). For a server's answers it goes to
-    the stage that reads them, since the bought answers do not depend on it.
+    ``unadapted``: the teacher before it was adapted. ``reducing``: what takes the place of the states (``fitted``,
+    ``sample``). For a server's answers it goes to the stage that reads them, since the bought answers do not depend on
+    it. All arms' signals are of the pool; of a split that the budget reads, those of its reference arm.
     """
-    config, reader, endpoint = generation.config, generation.helpers.get(READER), generation.config.teacher.endpoint
-    signals = _find_asked_signals(generation, split)
+    config, selection = generation.config, generation.config.selection
+    reader, endpoint = generation.helpers.get(READER), config.teacher.endpoint
+    reading = selection.used if split == "pool" else ()
+    if split in ("calibration", selection.budget.purity_split):
+        reading = (selection.budget.reference,)
+
+    # A signal that asks the model that labels may be measured as it labels.
+    asked: dict[str, Json] = {}
+    beside: dict[str, Json] = {}
+    for column, signal in arms.find_signals(reading).items():
+        use = generation.helpers[signal.asks] if signal.asks != "teacher" else teacher
+        use = unadapted if signal.asks == "teacher" and column in ASKS_UNADAPTED else use
+        name, place = column if column in SIGNALS else signal.made_by, f"signal-{column}-{split}"
+        settings = {
+            "seed": generation.seed(place),
+            "options": config.signals.options_of(signal),
+            "shots": generation.tables["shots"] if signal.shots else None,
+        }
+        reward = config.signals.reward if signal.asks == "reward" else None
+        placed = generation.place(place, split, of=column)
+        asked[column] = {**placed, "signal": name, "teacher": use, "reward": reward, **settings}
+        if use is teacher:
+            beside[name] = {**settings, "stage": placed["name"]}
     labelled = Label(
         **generation.place(f"label-{split}", split),
         examples=generation.tables[split],
@@ -239,16 +263,28 @@ def _describe_labelling(generation: GenerationSpec, teacher: TeacherUse, split: 
         decoding=config.teacher.decoding,
         domain=config.domain_of(split).ungraded,
         seed=generation.seed(f"label-{split}"),
-        share=get_pool_share(generation) if split == "pool" and config.num_shares > 1 else None,
+        share=generation.pool_share if split == "pool" and config.num_shares > 1 else None,
         **(reducing if reader is None else {}),
-        signals={asked.name: {**asked.settings, "stage": asked.stage} for asked in signals if asked.asks_labelling},
+        signals=beside,
         asks_teacher=generation.index == 0,
         needs=generation.needs,
         **generation.settings,
     )
+    signals = {
+        column: MeasureSignal(
+            **{**of, "teacher": of["teacher"].changed(**AskConfig.BARE)},
+            examples=generation.tables[split],
+            labels=labelled.out("labels"),  # of a server: as they were bought
+            domain=config.domain_of(split).agreeing,
+            decoding=config.teacher.decoding,
+            beside_labels=of["teacher"] is teacher,
+            **generation.settings,
+        )
+        for column, of in asked.items()
+    }
     if reader is None or endpoint is None:
-        return labelled
-    return Read(
+        return labelled, signals
+    read = Read(
         **generation.place(f"read-{split}", split),
         examples=generation.tables[split],
         answers=labelled.out("labels"),
@@ -259,140 +295,7 @@ def _describe_labelling(generation: GenerationSpec, teacher: TeacherUse, split: 
         **reducing,
         **generation.settings,
     )
-
-
-def _describe_fit(generation: GenerationSpec, name: str, kind: str, of: str, search: Search) -> FitTrust:
-    """Return the stage that fits a trust function on the rows that the search for one would read."""
-    config, trust, function = generation.config, generation.config.trust, arms.find_fitted([kind])[kind]
-    closed = None
-    if kind == "stacked":
-        closed = find_closed_classes(config.domain_of("source"), trust.states, generation.tables["source"])
-    return FitTrust(
-        **generation.place(name, "source", of=of),
-        function=kind,
-        made_by=function.made_by,
-        fit_by=function.fit,
-        labels=search.labels,
-        grades=search.grades,
-        trust=read_by(kind, function, config.fit_of(kind)).model_copy(update=trust.resources),
-        seed=config.seed,
-        closed=closed,
-        teacher=f"the teacher of generation {generation.index}" if generation.index else None,
-    )
-
-
-class _AskedSignal(NamedTuple):
-    """A signal of a split, and whom it asks."""
-
-    signal: arms.Signal
-    name: str
-    """The name by which ``curation.signals.get_signal`` finds the signal."""
-    role: str
-    """The model that is asked: ``teacher``, ``UNADAPTED`` or a helper's role."""
-    asks_labelling: bool
-    """Whether it asks the model that labels, which may thus measure the signal as it labels."""
-    stage: str
-    settings: Json
-    """The settings other than the model on which the signal's values depend."""
-
-
-def _find_asked_signals(generation: GenerationSpec, split: str) -> list[_AskedSignal]:
-    """Return the signals of a split: all arms' for the pool, the reference arm's if a budget reads the split."""
-    config, selection = generation.config, generation.config.selection
-    reading = selection.used if split == "pool" else ()
-    if split in ("calibration", selection.budget.purity_split):
-        reading = (selection.budget.reference,)
-    was_adapted = generation.unadapted != generation.teacher
-    found = []
-    for column, signal in arms.find_signals(reading).items():
-        role = UNADAPTED if signal.asks == "teacher" and column in ASKS_UNADAPTED else signal.asks
-        settings = {
-            "seed": generation.seed(f"signal-{column}-{split}"),
-            "options": config.signals.options_of(signal),
-            "shots": generation.tables["shots"] if signal.shots else None,
-        }
-        found.append(
-            _AskedSignal(
-                signal=signal,
-                name=column if column in SIGNALS else signal.made_by,
-                role=role,
-                asks_labelling=role == "teacher" or (role == UNADAPTED and not was_adapted),
-                stage=generation.name(f"signal-{column}-{split}"),
-                settings=settings,
-            )
-        )
-    return found
-
-
-def _describe_signals(
-    generation: GenerationSpec, teacher: TeacherUse, labelled: Mapping[str, Label | Read], labels: Mapping[str, Out]
-) -> dict[str, dict[str, MeasureSignal]]:
-    """Return a stage for each signal, by split and column."""
-    config = generation.config
-    asked = {split: _find_asked_signals(generation, split) for split in labelled}
-    roles = {"teacher": teacher, UNADAPTED: teacher, **generation.helpers}
-    if any(item.role == UNADAPTED and not item.asks_labelling for item in asked["pool"]):
-        ask = config.teacher.ask.model_copy(update=AskConfig.BARE)
-        name = generation.name("backend-teacher-unadapted")
-        roles[UNADAPTED] = describe_teacher_use(generation.unadapted, ask, name=name)
-    found: dict[str, dict[str, MeasureSignal]] = {}
-    for split, stage in labelled.items():
-        # Further questions are about a server's answers as they were bought.
-        answers = cast(Out, stage.answers) if isinstance(stage, Read) else labels[split]
-        found[split] = {
-            item.signal.column: MeasureSignal(
-                name=item.stage,
-                at=generation.at(split, of=item.signal.column),
-                signal=item.name,
-                examples=generation.tables[split],
-                labels=answers,
-                domain=config.domain_of(split).agreeing,
-                teacher=roles[item.role].changed(**AskConfig.BARE),
-                decoding=config.teacher.decoding,
-                reward=config.signals.reward if item.signal.asks == "reward" else None,
-                beside_labels=item.asks_labelling,
-                num_rows=generation.sizes[split],
-                **item.settings,
-                **generation.settings,
-            )
-            for item in asked[split]
-        }
-    return found
-
-
-def _describe_lengths(generation: GenerationSpec, labels: Mapping[str, Out]) -> dict[str, MeasureLength]:
-    """Return the stages, by split, that find rows that some arm cannot train on; all arms leave these rows out.
-
-    Without students there are none.
-    """
-    config, base, recipe = generation.config, generation.base, generation.config.student
-    if base is None:
-        return {}
-    limit = Limit(
-        student=replace(base, adapter=None) if isinstance(base, ModelRef) else base,
-        max_length=recipe.max_length,
-        chat_template=recipe.chat_template,
-        completions=_COUNTED[METHODS[recipe.method].learns],
-    )
-    by_gold = [ARMS[arm].gold for arm in config.selection.arms]
-    found = {}
-    for split in [split for split in ("calibration", "pool") if split in labels]:
-        gold = generation.tables.get("audit" if split == "pool" else split)
-        gold = gold if any(by_gold) and limit.completions is True else None
-        # What the gold arms of the pool train on follows from these, the labels and the gold labels.
-        rollouts = {"wanted": config.selection.gold_rollouts.source, "seed": config.seed}
-        found[split] = MeasureLength(
-            **generation.place(f"length-{split}", split),
-            examples=generation.tables[split],
-            labels=labels[split],
-            weak=not all(by_gold) or limit.completions is not True,
-            gold=gold,
-            domain=get_taught_domain(config, split),
-            limit=limit,
-            rollouts=rollouts if gold and split == "pool" else None,
-            split=split,
-        )
-    return found
+    return read, signals
 
 
 def _describe_selection(
@@ -432,8 +335,8 @@ def _describe_selection(
         )
 
     divided = describe_part("divided", generation, {"labels": labels, "grades": grades})
-    read = {name: inputs for name, inputs in divided.items() if inputs is not None}
-    choice = replace(choose(scored), left_out=left_out, divided=read)
+    divided = {name: inputs for name, inputs in divided.items() if inputs is not None}
+    choice = replace(choose(scored), left_out=left_out, divided=divided)
     texts: Any = None
     gold_arms = tuple(arm for arm in selection.arms if ARMS[arm].gold)
     if METHODS[config.student.method].learns != "completions":
@@ -445,8 +348,7 @@ def _describe_selection(
         of_gold = selection.model_copy(update={"arms": gold_arms})
         drawn = replace(choice if by_score else choose(labels), selection=of_gold, declared=collect_declared(of_gold))
         texts = RollOut(
-            name=generation.name("rollouts"),
-            at=generation.at("pool"),
+            **generation.place("rollouts", "pool", num_rows=None),
             choice=drawn,
             teacher=teacher.changed(**AskConfig.BARE),
             decoding=config.teacher.decoding,
@@ -455,11 +357,9 @@ def _describe_selection(
             **generation.settings,
         ).value("texts")
     return Select(
-        name=generation.name("select"),
-        at=generation.at("pool"),
+        **generation.place("select", "pool", num_rows=None if budget.n is None else budget.n * len(selection.arms)),
         choice=choice,
         texts=texts,
         teacher=None if config.teacher.reader is not None else generation.teacher,  # what reads labels gave none
         generation=generation.index,
-        num_rows=None if budget.n is None else budget.n * len(selection.arms),
     )

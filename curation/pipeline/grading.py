@@ -17,8 +17,7 @@ GONE = "not there"
 def find_checker(domain: DomainConfig) -> str | None:
     """Return a digest of the program that grades a domain's rows, or None if no program does.
 
-    Raises:
-        ConfigError: the program does not exist, or is not named.
+    ``ConfigError``: the program does not exist, or is not named.
     """
     if domain.name == "text" and domain.options.get("check") == REMOVED:
         raise ConfigError("domain.check: command names no program; give check: {command: [python, check.py]}")
@@ -72,14 +71,12 @@ def describe_grades(generation: GenerationSpec, stage: str, split: str, labels: 
     judge = config.judge
     assert judge is not None, "a judge that is asked is configured"
     return kind(
-        name=generation.name(f"judge-{stage}"),
-        at=generation.at(split, of=of),
+        **generation.place(f"judge-{stage}", split, of=of, **({} if by_judge else {"num_rows": None})),
         grades=grades,
         **rows,
         domain=domain,
         teacher=generation.helpers[JUDGE].changed(**AskConfig.BARE),
         decoding=judge.decoding,
         seed=generation.seed(f"judge-{stage}"),
-        num_rows=generation.sizes[split] if by_judge else None,
         **generation.settings,
     ).out("grades")

@@ -1,7 +1,8 @@
-"""The stages that compute the numbers of a run's generations after all other stages, and the report's content."""
+"""The stages that compute the numbers of a run's generations, the forecast in its directory, the report's content."""
 
 import json
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 
 from curation import report
 from curation.activity import doing
@@ -12,6 +13,7 @@ from curation.refs import TableRef
 from curation.report import ReviewRecord
 from curation.report.record import PossibleGroups
 from curation.report.verdict import find_gravest, with_verdict
+from curation.rundir.events import compute_spent
 from curation.rundir.graph import Position, Stage
 from curation.rundir.manifest import Manifest, StageRecord
 from curation.rundir.run import Run
@@ -21,6 +23,7 @@ from curation.stages.preview import find_possible_groups, preview
 from curation.storage.inside import from_record
 from curation.storage.json_files import read_json
 from curation.storage.paths import Place, Remote
+from curation.tables import io
 from curation.telemetry.console import say
 
 READ = {
@@ -77,7 +80,7 @@ def describe_numbers(opened: OpenedRun, record: report.RunRecord) -> list[Stage]
 
 def list_missing_numbers(opened: OpenedRun, record: report.RunRecord) -> list[Status]:
     """Return the stages of :func:`describe_numbers` that are not done."""
-    found = iter_statuses(describe_numbers(opened, record), opened.manifest.records)
+    found = iter_statuses(describe_numbers(opened, record), opened.manifest)
     return [status for status in found if not status.is_settled]
 
 
@@ -163,3 +166,17 @@ def read_reviews(directory: Place) -> list[ReviewRecord]:
         except (OSError, ValueError, KeyError, TypeError) as error:
             say(f"report: {path} cannot be read ({error!r}) and is left out; `curate review result` writes it again")
     return found
+
+
+MOST_EVENT_BYTES = 1 << 40
+"""Maximum bytes of events to read, in effect all: a day of a run adds less than a megabyte."""
+
+
+def collect_used(manifest: Manifest, names: Iterable[str]) -> dict[str, Json]:
+    """Return the amounts that the named stages have used, by name, for finished stages with labels."""
+    spent, done = compute_spent(manifest.events.last(MOST_EVENT_BYTES)), manifest.stages
+    return {
+        name: asdict(spent[name]) | {"bytes": io.get_table_size(TableRef.from_json(done[name].outputs["labels"]))}
+        for name in names
+        if name in spent and "labels" in done[name].outputs
+    }

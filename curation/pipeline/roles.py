@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from curation import models
 from curation.activity import doing
-from curation.config import AskConfig, ModelConfig, RunConfig, StudentConfig
-from curation.config.models import LmStudentConfig
+from curation.config import AskConfig, ModelConfig, RunConfig
 from curation.config.states import find_other_layers
 from curation.hashing import derive
 from curation.json_types import Json
@@ -20,7 +18,6 @@ from curation.stages.training import Adapt, MakeBase, Training
 
 JUDGE, READER = "the judge", "the reader of a server's answers"
 """Roles of helper models; their spaces keep them apart from the names in ``signals.models``."""
-Recipe = TypeVar("Recipe", bound=StudentConfig)
 Known = Mapping[str, Mapping[str, Sequence[Out]]]
 """Grades of tests described so far, by the model's questions (``pipeline.students``) and by decoding."""
 
@@ -59,13 +56,19 @@ class GenerationSpec:
         """Return the position of a stage of the generation: its split, and ``of``, which tells it from others."""
         return Position(generation=self.index, branch=self.branch, split=split, of=of)
 
-    def place(self, stage: str, split: str, *, of: str = "") -> Json:
-        """Return name, position and number of rows of a stage that works on all rows of a split."""
-        return {"name": self.name(stage), "at": self.at(split, of=of), "num_rows": self.sizes[split]}
+    def place(self, stage: str, split: str | None = None, *, of: str = "", **rows: int | None) -> Json:
+        """Return name, position and number of rows of a stage: all of a split or, if it is given, ``num_rows``."""
+        known = rows or {"num_rows": None if split is None else self.sizes[split]}
+        return {"name": self.name(stage), "at": self.at(split, of=of), **known}
 
     def seed(self, what: str) -> int:
         """Return the seed of a draw of this generation only, equal in all chains."""
         return derive(self.config.seed, f"gen-{self.index}/{what}")
+
+    @property
+    def pool_share(self) -> Json:
+        """The generation's share of the pool (``curation.stages.label.RowShare``) as JSON, the same in all chains."""
+        return {"index": self.index, "of": self.config.num_shares, "seed": derive(self.config.seed, "share")}
 
     @property
     def unadapted(self) -> Model | None:
@@ -96,11 +99,6 @@ def describe_teacher_use(model: Model | None, ask: AskConfig, *, name: str) -> T
         num_rows=0,
     )
     return TeacherUse(model=model, ask=ask, engine=ask, backend=stage.out("backend"))
-
-
-def describe_training(recipe: Recipe, base: Model | None) -> Recipe:
-    """Return the recipe for training from ``base``, with the type for computation filled in."""
-    return resolve_compute_dtype(recipe, find_checkpoint(base)) if isinstance(recipe, LmStudentConfig) else recipe
 
 
 def find_checkpoint(model: Model | None) -> ModelRef | None:
@@ -149,7 +147,7 @@ def describe_adapted_teacher(
         name=name,
         base=base,
         examples=tables["adapt"],
-        recipe=describe_training(recipe, base),
+        recipe=resolve_compute_dtype(recipe, find_checkpoint(base)),
         domain=config.domain_of("adapt"),
         seed=derive(config.seed, "gen-0"),
         num_rows=sizes.get("adapt"),

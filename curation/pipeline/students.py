@@ -8,24 +8,27 @@ in two generations, or as teacher and as base, is tested once. Answers of models
 beside the run directories (:mod:`curation.stages.answers`), so that no other run asks these models the same again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from curation import arms
-from curation.config import AskConfig, DomainConfig, RunConfig, SftConfig
+from curation.config import AskConfig, DomainConfig, RunConfig, SftConfig, StudentConfig
 from curation.config.evaluation import MAIN
+from curation.config.models import LmStudentConfig
 from curation.domains import get_domain, get_preference_function
 from curation.errors import ConfigError
 from curation.hashing import derive
 from curation.json_types import JsonView
+from curation.models.dtypes import resolve_compute_dtype
 from curation.pipeline.grading import describe_grades
-from curation.pipeline.roles import GenerationSpec, Known, describe_base_model, describe_teacher_use, describe_training
+from curation.pipeline.roles import GenerationSpec, Known, describe_base_model, describe_teacher_use, find_checkpoint
 from curation.refs import ModelRef, fingerprint
 from curation.registry import BACKENDS, DOMAINS, METHODS
 from curation.rundir.graph import Model, Out, Stage, to_plain_json, with_outs
 from curation.stages.answers import AnswerOnce
 from curation.stages.asking import TeacherUse
+from curation.stages.gold import Limit, MeasureLength
 from curation.stages.label import Label
 from curation.stages.training import TrainStudent
 
@@ -72,6 +75,42 @@ def get_taught_domain(config: RunConfig, split: str) -> DomainConfig:
     return domain.by_likelihood if METHODS[config.student.method].learns == "pairs" else domain
 
 
+def describe_lengths(generation: GenerationSpec, labels: Mapping[str, Out]) -> dict[str, MeasureLength]:
+    """Return the stages, by split, that find rows that some arm cannot train on; all arms leave these rows out.
+
+    Without students there are none.
+    """
+    config, base, recipe = generation.config, generation.base, generation.config.student
+    if base is None:
+        return {}
+    learns = METHODS[recipe.method].learns
+    limit = Limit(
+        student=replace(base, adapter=None) if isinstance(base, ModelRef) else base,
+        max_length=recipe.max_length,
+        chat_template=recipe.chat_template,
+        completions="both" if learns == "pairs" else learns == "completions",
+    )
+    by_gold = [arms.ARMS[arm].gold for arm in config.selection.arms]
+    found = {}
+    for split in [split for split in ("calibration", "pool") if split in labels]:
+        gold = generation.tables.get("audit" if split == "pool" else split)
+        gold = gold if any(by_gold) and limit.completions is True else None
+        # What the gold arms of the pool train on follows from these, the labels and the gold labels.
+        rollouts = {"wanted": config.selection.gold_rollouts.source, "seed": config.seed}
+        found[split] = MeasureLength(
+            **generation.place(f"length-{split}", split),
+            examples=generation.tables[split],
+            labels=labels[split],
+            weak=not all(by_gold) or limit.completions is not True,
+            gold=gold,
+            domain=get_taught_domain(config, split),
+            limit=limit,
+            rollouts=rollouts if gold and split == "pool" else None,
+            split=split,
+        )
+    return found
+
+
 def describe_students(
     generation: GenerationSpec, teacher: TeacherUse, selected: Stage, of: Iterable[str], *, prefix: str = ""
 ) -> Students:
@@ -87,21 +126,21 @@ def describe_students(
     method = METHODS[config.student.method]
     models, training = {}, {}
     for arm in of:
-        recipe = config.student
+        recipe: StudentConfig = config.student
         if isinstance(recipe, SftConfig) and isinstance(arms.TRUST[arms.ARMS[arm].trust], arms.Draw):
             recipe = recipe.without({"weight_by_trust"})
+        if isinstance(recipe, LmStudentConfig):  # the type for computation is filled in
+            recipe = resolve_compute_dtype(recipe, find_checkpoint(base))
         stage = TrainStudent(
-            name=generation.name(f"student-{prefix}{arm}"),
-            at=generation.at(of=f"{prefix}{arm}"),
+            **generation.place(f"student-{prefix}{arm}", of=f"{prefix}{arm}", num_rows=config.selection.budget.n),
             base=base,
             digest=selected.out("arms", arm, "digest"),
-            recipe=describe_training(recipe, base),
+            recipe=recipe,
             seed=derive(config.seed, f"gen-{generation.index}"),  # one for all students of a generation
             trained_by=method.trained_by,
             read={"domain": config.domain_of("pool")} if "domain" in method.reads else {},
             rows=selected.out("rows_of", arm),
             examples={"examples": generation.tables["pool"]} if "examples" in method.reads else {},
-            num_rows=config.selection.budget.n,
             needs=generation.needs,
         )
         models[arm], training[arm] = stage.out("model"), stage.out("training")

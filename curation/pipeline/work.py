@@ -2,21 +2,28 @@
 
 A subclass of :class:`Opened` says what differs between a run and a filter: the stages, the resources that the cluster
 must have, the files written to the directory before the first stage, and the checks before anything is labelled.
+
+Starting Ray, an actor for the models and a process for the trainings takes most of the time of a small run. A single
+run ends them when it ends; within a :func:`session` the next run finds them warm.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Generic, TypeVar
 
+from curation.activity import doing
 from curation.cluster import capacity, news, nodes
-from curation.config import RunConfig
+from curation.cluster.session import local_or_cluster
+from curation.config import RayConfig, RunConfig
 from curation.config.filter import FilterConfig
 from curation.errors import RunFailedError, describe_file_error
-from curation.pipeline.session import started
 from curation.rundir.graph import Stage, find_dependents
+from curation.rundir.hosts import Hosts
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
 from curation.rundir.status import Status, iter_statuses
@@ -26,6 +33,78 @@ from curation.storage.paths import Place
 from curation.telemetry import metrics
 from curation.telemetry.console import say
 from curation.telemetry.metrics import Telemetry
+
+IMPORTED_ONCE = ("torch", "transformers", "sklearn.linear_model", "sklearn.feature_extraction.text")
+"""Modules that are imported before the first stage starts. Stages run in threads: two that import a module at once may
+find torch or scikit-learn half imported, due to circular imports, and see transformers replace its own module."""
+
+
+@dataclass
+class _Session:
+    stack: ExitStack
+    hosts: Hosts | None = None
+    """Hosts of the session's runs, or None until a run starts Ray."""
+
+
+_session: ContextVar[_Session | None] = ContextVar("_session", default=None)
+
+
+@contextmanager
+def session() -> Iterator[None]:
+    """Share Ray, actors and training processes among the runs of this thread within the context.
+
+    The first run that has something to do starts or joins Ray, by its section ``ray``. A process serves later runs that
+    ask for the same resources. It ends with the session, after ``max_idle_seconds`` of idle time, or when a stage needs
+    its resources. A session within a session has no effect.
+    """
+    if _session.get() is not None:
+        yield
+        return
+    with ExitStack() as stack:
+        token = _session.set(_Session(stack))
+        try:
+            yield
+        finally:
+            _session.reset(token)
+
+
+@contextmanager
+def started(settings: RayConfig, needs: Sequence[capacity.Need]) -> Iterator[Hosts]:
+    """Start or join Ray for a run or a filter, unless its session has; yield the hosts of its stages.
+
+    Raises:
+        ClusterError: no Ray that can be joined answers at the address, or it has no room for the ``needs``.
+        RunFailedError: Ray did not start.
+    """
+    with ExitStack() as own:
+        current = _session.get()
+        hosts = None if current is None else current.hosts
+        if hosts is None:
+            stack = own if current is None else current.stack
+            stack.enter_context(local_or_cluster(settings))
+            hosts = Hosts(hold_cpus=not capacity.is_one_machine(settings), outlive_runs=current is not None)
+            stack.enter_context(closing(hosts))
+            if current is not None:
+                current.hosts = hosts
+        _require_room(needs)
+        for module in IMPORTED_ONCE:
+            with doing(f"importing {module}"):
+                import_module(module)
+        yield hosts
+
+
+@contextmanager
+def joined(settings: RayConfig, needs: Sequence[capacity.Need]) -> Iterator[None]:
+    """Start or join Ray for a forecast, which has no stages."""
+    with local_or_cluster(settings):
+        _require_room(needs)
+        yield
+
+
+def _require_room(needs: Sequence[capacity.Need]) -> None:
+    if (waits := capacity.check_room(needs)) is not None:
+        say(waits)
+
 
 Config = TypeVar("Config", bound=RunConfig | FilterConfig)
 
@@ -60,12 +139,12 @@ class Opened(ABC, Generic[Config]):
     @property
     def statuses(self) -> list[Status]:
         """The status of every stage."""
-        return list(iter_statuses(self.stages, self.manifest.records))
+        return list(iter_statuses(self.stages, self.manifest))
 
     def is_settled(self, stages: Sequence[Stage] | None = None) -> bool:
         """Return whether these stages, or all stages if None, are done."""
         found = self.stages if stages is None else stages
-        return all(status.is_settled for status in iter_statuses(found, self.manifest.records))
+        return all(status.is_settled for status in iter_statuses(found, self.manifest))
 
 
 AnyOpened = TypeVar("AnyOpened", bound=Opened)  # type: ignore[type-arg]
@@ -150,11 +229,7 @@ def _heartbeat(run: str) -> Iterator[None]:
 
 @contextmanager
 def files_of(directory: Place) -> Iterator[None]:
-    """Turn errors of the run directory itself (e.g. a full disk), outside the stages, into a failed run.
-
-    Raises:
-        RunFailedError: the store failed; the message has the store's error.
-    """
+    """Turn errors of the run directory itself (e.g. a full disk), outside the stages, into ``RunFailedError``."""
     try:
         yield
     except (IsADirectoryError, NotADirectoryError) as error:

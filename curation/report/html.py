@@ -11,7 +11,7 @@ import yaml
 from jinja2 import ChoiceLoader, PackageLoader, Template
 from markupsafe import Markup
 
-from curation.config.tune import LARGER_IS_BETTER
+from curation.config.trust import LARGER_IS_BETTER
 from curation.escaping import escape_text
 from curation.features import features
 from curation.json_types import Json, JsonView

@@ -30,28 +30,23 @@ def parse_events(lines: Iterable[str]) -> Iterator[Json]:
     for line in lines:
         try:
             event = json.loads(line)
-            if _is_whole(event):
-                yield event
+            numbers, texts, lists = [event["time"]], [event["event"]], list[Any]()
+            if event["event"] in ("started", "progress", *ENDS):
+                texts.append(event["stage"])
+            if event["event"] == "progress":
+                numbers += [event["rows"], event["total"], event.get("rows_per_second") or 1]
+                texts += [event.get("unit", ""), event.get("note", "")]
+                if "work" in event:
+                    Work.from_json(event["work"]).words()
+            if event["event"] == "nodes":
+                numbers.append(event["num"])
+                lists += [event["came"], event["left"]]
+                texts += [text for found in lists for text in found]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue
-
-
-def _is_whole(event: Json) -> bool:
-    """Return whether the fields of an event have the types that readers expect, or raise where one is missing."""
-    numbers, texts, lists = [event["time"]], [event["event"]], list[Any]()
-    if event["event"] in ("started", "progress", *ENDS):
-        texts.append(event["stage"])
-    if event["event"] == "progress":
-        numbers += [event["rows"], event["total"], event.get("rows_per_second") or 1]
-        texts += [event.get("unit", ""), event.get("note", "")]
-        if "work" in event:
-            Work.from_json(event["work"]).words()
-    if event["event"] == "nodes":
-        numbers.append(event["num"])
-        lists += [event["came"], event["left"]]
-        texts += [text for found in lists for text in found]
-    kinds = ((numbers, int | float), (texts, str), (lists, list))
-    return all(isinstance(item, kind) for items, kind in kinds for item in items)
+        kinds = ((numbers, int | float), (texts, str), (lists, list))  # as readers expect them
+        if all(isinstance(item, kind) for items, kind in kinds for item in items):
+            yield event
 
 
 class EventLog:

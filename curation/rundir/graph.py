@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, dataclass_transform, get_a
 
 from curation.config.base import Section
 from curation.json_types import Json, JsonView
-from curation.refs import ModelRef, Ref, TableRef, as_json, iter_leaves
+from curation.refs import ModelRef, Ref, TableRef, as_json, fingerprint, iter_leaves
 from curation.rundir.hosts import Host
 
 Outputs = JsonView
@@ -135,11 +135,7 @@ class Stage(Inputs):
         return replace(done, outputs=as_json(done.outputs))
 
     def out(self, *path: str) -> "Out":
-        """Return an output, converted to its type in ``Made``: a reference to a table or a model, or JSON.
-
-        Raises:
-            KeyError: ``Made`` has no such output.
-        """
+        """Return an output as its type in ``Made``, a reference or JSON, or raise ``KeyError`` if there is none."""
         hint: Any = type(self).Made  # type: ignore[attr-defined]
         for key in path:
             if get_origin(hint) in (dict, Mapping):
@@ -217,8 +213,7 @@ Known = Mapping[str, Outputs | Skipped]
 def order_stages(targets: object) -> list[Stage]:
     """Return the stages that make the outputs in ``targets``, each after the stages that it waits for.
 
-    Raises:
-        ValueError: two stages have the same name, or stages wait for each other in a cycle.
+    ``ValueError``: two stages have the same name, or stages wait for each other in a cycle.
     """
     found: dict[str, Stage] = {}
     entered: set[str] = set()
@@ -266,9 +261,7 @@ def find_dependents(names: Iterable[str], stages: Sequence[Stage]) -> list[str]:
 def get_recorded(out: Out, known: Known) -> Any:
     """Return an output as JSON, or ``None`` for a missing optional one.
 
-    Raises:
-        Unknown: its stage is not done.
-        Absent: the output is missing and not optional.
+    ``Unknown``: its stage is not done. ``Absent``: the output is missing and not optional.
     """
     if out.stage.name not in known:
         raise Unknown(out)
@@ -296,11 +289,7 @@ def with_outs(value: object, change: Callable[[Out], Any]) -> Any:
 
 
 def resolve_outputs(value: object, known: Known) -> Any:
-    """Return a value with every output in it replaced by its recorded value, in the form that stages take.
-
-    Raises:
-        Unknown: as for :func:`get_recorded`.
-    """
+    """Return a value with every output in it replaced by what is recorded (:func:`get_recorded`), as stages take it."""
 
     def read(out: Out) -> Any:
         found = get_recorded(out, known)
@@ -310,11 +299,7 @@ def resolve_outputs(value: object, known: Known) -> Any:
 
 
 def resolve_present(value: object, known: Known) -> Any:
-    """Resolve outputs like :func:`resolve_outputs`, but drop the parts of a mapping whose outputs are missing.
-
-    Raises:
-        Unknown: a stage is not done.
-    """
+    """Resolve outputs like :func:`resolve_outputs`, but drop the parts of a mapping whose outputs are ``Absent``."""
     if isinstance(value, Mapping):
         kept = {}
         for key, part in value.items():
@@ -330,11 +315,7 @@ def to_plain_json(value: object, known: Known) -> Any:
     """Return a value as JSON with every output replaced by its recorded value: the basis of a cache key.
 
     Fields of sections and dataclasses are left out if they have their default, so that a new field with a default
-    changes no key.
-
-    Raises:
-        Unknown: as for :func:`get_recorded`.
-        TypeError: a value is not JSON; the message names its type.
+    changes no key. ``Unknown``: as for :func:`get_recorded`. ``TypeError``, which names the type: a value is not JSON.
     """
     if isinstance(value, Out):
         return get_recorded(value, known)
@@ -376,16 +357,34 @@ def make_cache_key(stage: Stage, known: Known) -> Json:
     """Return the cache key of a stage as JSON: its revision and the inputs that are not defaults.
 
     The key leaves out the stage's class, so that classes can be renamed: names and inputs tell stages apart.
-
-    Raises:
-        Unknown: a stage that this one waits for is not done.
-        Absent: a required output is missing, so the stage has nothing to do.
+    ``Absent``: a required output is missing, so the stage has nothing to do. ``Unknown``: a stage is not done.
     """
-    outs = list(stage.outs)
-    for out in outs:
-        if out.stage.name in known:
-            get_recorded(out, known)
-    for out in outs:
-        if out.stage.name not in known:
-            raise Unknown(out)
+    for out in sorted(stage.outs, key=lambda out: out.stage.name not in known):  # what is absent before what is unknown
+        get_recorded(out, known)
     return {"revision": stage.revision, **_drop_defaults(stage.inputs, type(stage), known)}
+
+
+class Merged:
+    """The stages of several graphs; those with the same work on the same inputs become one.
+
+    Graphs of one run with different settings give different stages the same name. Here a stage's name ends with a
+    digest of its work and of all that leads to it (``gen-0/trust@1f3a...``), so that equal stages have equal names.
+    Graphs that are merged later in the same directory thus share stages, too.
+    """
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Stage] = {}
+        self._of: dict[Stage, Stage] = {}
+
+    def out(self, out: Out) -> Out:
+        """Return the same output of the merged stage."""
+        return replace(out, stage=self.stage(out.stage))
+
+    def stage(self, stage: Stage) -> Stage:
+        """Return the merged stage that does the same work on the same inputs."""
+        if stage not in self._of:
+            merged = replace(stage, needs=with_outs(stage.needs, self.out), **with_outs(stage.arguments, self.out))
+            key = [stage.kind, stage.revision, to_plain_json(with_outs([merged.inputs, merged.needs], str), {})]
+            made = replace(merged, name=f"{stage.name}@{fingerprint([stage.name, *key])[:8]}")
+            self._of[stage] = self._by_name.setdefault(made.name, made)
+        return self._of[stage]

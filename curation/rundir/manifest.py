@@ -29,7 +29,6 @@ from curation.refs import fingerprint, iter_table_refs
 from curation.rundir.events import EventLog
 from curation.rundir.graph import Position, Stage
 from curation.rundir.sealed import Lost, find_lost, seal
-from curation.rundir.status import Recorded
 from curation.sources.source_file import SourceFile
 from curation.storage.conditional import OneObject, RegisterContent
 from curation.storage.files import read_file
@@ -204,22 +203,7 @@ class Manifest:
         """The input files by source, in the order in which they were numbered."""
         return {name: [SourceFile.from_json(item) for item in items] for name, items in self.files.items()}
 
-    @property
-    def records(self) -> Mapping[str, Recorded]:
-        """The recorded stages, in the form that :mod:`curation.rundir.status` compares."""
-        lost = self.lost
-        return {
-            name: Recorded(
-                key=record.inputs,
-                is_of=lambda key, record=record: record.fingerprint == self._digest(key),  # type: ignore[misc]
-                outputs=record.outputs,
-                lost=lost[name].words if name in lost else "",
-                is_damaged=name in lost and bool(lost[name].broken),
-            )
-            for name, record in self.stages.items()
-        }
-
-    def _digest(self, key: Mapping[str, object]) -> str:
+    def digest(self, key: Mapping[str, object]) -> str:
         """Return the fingerprint of a key, which does not depend on the location of the directory."""
         return fingerprint(to_record(key, self.directory))
 
@@ -261,14 +245,10 @@ class Manifest:
         kind: str = "",
         at: Position | None = None,
     ) -> StageRecord:
-        """Record that a stage is done, and write the manifest.
-
-        Raises:
-            TypeError: the outputs are not JSON.
-        """
+        """Record that a stage is done, and write the manifest; ``TypeError`` if the outputs are not JSON."""
         record = StageRecord(
             name=name,
-            fingerprint=self._digest(inputs),
+            fingerprint=self.digest(inputs),
             inputs=inputs,
             outputs=from_record(to_record(json.loads(json.dumps(outputs)), self.directory), self.directory),  # as read
             rows=rows,
@@ -296,8 +276,7 @@ class Manifest:
     def directory_of(self, stage: str, inputs: Mapping[str, object]) -> Place:
         """Return the directory in which a stage with these inputs writes.
 
-        Raises:
-            RunDirError: the stage's name, or a link in the directory's place, leads out of the run directory.
+        ``RunDirError``: the stage's name, or a link in the directory's place, leads out of the run directory.
         """
         return resolve_inside(self.directory, self._make_folder_name(stage, inputs), f"stage {stage}")
 
@@ -312,7 +291,7 @@ class Manifest:
 
     def _make_folder_name(self, stage: str, inputs: Mapping[str, object]) -> str:
         again = f".{self.attempts[stage]}" if self.attempts.get(stage) else ""
-        return f"{stage}-{self._digest(inputs)[:8]}{again}"
+        return f"{stage}-{self.digest(inputs)[:8]}{again}"
 
     def event(self, kind: str, **fields: object) -> None:
         """Add a line to the event log."""

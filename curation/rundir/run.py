@@ -9,7 +9,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -121,24 +121,16 @@ class Load(NamedTuple):
 
 def has_room(load: Load, beside: Sequence[Load], room: Mapping[str, float]) -> bool:
     """Return whether a cluster of size ``room`` has room for a load beside others; an infinite load fits only alone."""
-    with_it = [other for other in beside if other.shared is not None and other.shared == load.shared]
-    others = [other for other in beside if other not in with_it]
-    all_there_is = {name: room.get(name, 0.0) for name, amount in load.takes.items() if math.isinf(amount)}
-    return all(
-        amount <= _compute_taken(name, with_it, room)
-        or amount + _compute_taken(name, others, room) <= room.get(name, 0.0)
-        for name, amount in {**load.takes, **all_there_is}.items()
-        if amount
-    )
-
-
-def _compute_taken(name: str, loads: Sequence[Load], room: Mapping[str, float]) -> float:
-    """Return how much of a resource the loads take, each capped at the cluster's total."""
-    taken: dict[str | int, float] = {}
-    for number, load in enumerate(loads):
-        key = number if load.shared is None else load.shared
-        taken[key] = max(taken.get(key, 0.0), min(load.takes.get(name, 0.0), room.get(name, 0.0)))
-    return sum(taken.values())
+    for name, amount in load.takes.items():
+        most, taken = room.get(name, 0.0), dict[str | int, float]()  # by host, each capped at the cluster's total
+        for number, other in enumerate(beside):
+            key = number if other.shared is None else other.shared
+            taken[key] = max(taken.get(key, 0.0), min(other.takes.get(name, 0.0), most))
+        amount = most if math.isinf(amount) else amount
+        with_it = 0.0 if load.shared is None else taken.pop(load.shared, 0.0)
+        if amount > with_it and amount + sum(taken.values()) > most:
+            return False
+    return True
 
 
 class Run:
@@ -216,7 +208,10 @@ class Run:
                     if self._lease is not None and (loss := self._lease.loss) is not None:
                         self._break_off(working)
                         raise failed or self._make_failure(next(iter(working)), loss) from loss
-                    _say_at_work(working.values())
+                    if working and is_too_quiet(min(item.begun for item in working.values())):
+                        now = time.monotonic()  # loading a model, for example, reports no progress
+                        at_work = (f"{name} for {now - item.begun:.0f} s" for name, item in working.items())
+                        say(f"at work: {', '.join(at_work)}")
                     continue
                 working.pop(end.stage.name).thread.join()
                 try:
@@ -239,7 +234,7 @@ class Run:
 
     def _settle_stages(self, left: Sequence[Stage], known: dict[str, Outputs | Skipped]) -> list[Status]:
         """Add to ``known`` the stages that are done or have nothing to do; return the states of the others."""
-        found = iter_statuses(left, self.manifest.records, known)
+        found = iter_statuses(left, self.manifest, known)
         return [status for status in found if not status.is_settled]
 
     def _refuse_broken(self, status: Status) -> None:
@@ -386,10 +381,3 @@ class Run:
         with suppress(CommitError):
             self.manifest.guard()
             self.manifest.event(kind, **fields)
-
-
-def _say_at_work(working: Collection[_Working]) -> None:
-    """Print the running stages after a silence: loading a model, for example, reports no progress."""
-    if working and is_too_quiet(min(item.begun for item in working)):
-        now = time.monotonic()
-        say("at work: " + ", ".join(f"{item.stage.name} for {now - item.begun:.0f} s" for item in working))

@@ -1,10 +1,10 @@
 """The states of a run's stages: the records of a run directory compared with what the graph now requires."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from curation.json_types import Json, JsonView
-from curation.rundir.graph import Absent, Known, Out, Outputs, Skipped, Stage, Unknown, make_cache_key
+from curation.rundir.graph import Absent, Known, Outputs, Skipped, Stage, Unknown, make_cache_key
+from curation.rundir.manifest import Manifest
 
 NUM_TOLD = 5
 """Maximum number of changed inputs of a stage to list one by one."""
@@ -42,66 +42,47 @@ class Status(NamedTuple):
         return words.get(self.state, f"nothing to do: {self.why}")
 
 
-class Recorded(NamedTuple):
-    """The record of a stage: the cache key that it ran with, and its outputs."""
-
-    key: JsonView
-    is_of: Callable[[Json], bool]
-    """Returns whether a stage with the given key made the outputs."""
-    outputs: Outputs
-    lost: str = ""
-    """The files of the stage that are missing, in words; empty if none is."""
-    is_damaged: bool = False
-    """Whether a table kept some of its rows, so that the stage would not make the lost ones again by itself."""
-
-
 def iter_statuses(
-    stages: Iterable[Stage], records: Mapping[str, Recorded], known: dict[str, Outputs | Skipped] | None = None
+    stages: Iterable[Stage], manifest: Manifest, known: dict[str, Outputs | Skipped] | None = None
 ) -> Iterator[Status]:
-    """Yield the state of each of the ordered ``stages``, from the ``records`` of a run directory, and fill ``known``.
+    """Yield the state of each of the ordered ``stages``, from the records of a run directory, and fill ``known``.
 
     A stage that waits for another may turn out to be unchanged if the other one makes the same outputs as before.
     """
     known = {} if known is None else known
     for stage in stages:
-        status = find_status(stage, known, records)
+        status = find_status(stage, known, manifest)
         if status.state == "done":
-            known[stage.name] = records[stage.name].outputs
+            known[stage.name] = manifest.stages[stage.name].outputs
         elif status.state == "skipped":
             known[stage.name] = Skipped(status.why)
         yield status
 
 
-def find_status(stage: Stage, known: Known, records: Mapping[str, Recorded]) -> Status:
+def find_status(stage: Stage, known: Known, manifest: Manifest) -> Status:
     """Return the state of one stage, given the outputs known so far."""
     try:
         key = make_cache_key(stage, known)
     except Absent as absent:
-        return Status(stage, "skipped", _describe_absence(absent.out, known))
+        out, made = absent.out, known[absent.out.stage.name]
+        if isinstance(made, Skipped):
+            return Status(stage, "skipped", made.why)
+        why: Mapping[str, str | None] = made.get("absent") or {}
+        reasons = (why.get(".".join(out.path[:end])) for end in range(len(out.path), 0, -1))  # the innermost part first
+        otherwise = f"{out.stage.name} made no {' '.join(out.path).replace('_', ' ')}"
+        return Status(stage, "skipped", next(filter(None, reasons), otherwise))
     except Unknown as unknown:
         return Status(stage, "waits", f"waits for {unknown.out.stage.name}")
-    record = records.get(stage.name)
+    record = manifest.stages.get(stage.name)
     if record is None:
         return Status(stage, "new", "")
-    if record.is_of(key):
-        if record.lost:
-            return Status(stage, "damaged" if record.is_damaged else "lost", record.lost)
+    if record.fingerprint == manifest.digest(key):
+        if (lost := manifest.lost.get(stage.name)) is not None:
+            return Status(stage, "damaged" if lost.broken else "lost", lost.words)
         return Status(stage, "done", "")
-    changes = list_differences(record.key, key)
+    changes = list_differences(record.inputs, key)
     more = [f"and {len(changes) - NUM_TOLD} more"] if len(changes) > NUM_TOLD else []
     return Status(stage, "changed", "; ".join([*changes[:NUM_TOLD], *more]))
-
-
-def _describe_absence(out: Out, known: Known) -> str:
-    """Return why an output is missing."""
-    made = known[out.stage.name]
-    if isinstance(made, Skipped):
-        return made.why
-    why: Mapping[str, str | None] = made.get("absent") or {}
-    for end in range(len(out.path), 0, -1):
-        if words := why.get(".".join(out.path[:end])):
-            return words
-    return f"{out.stage.name} made no {' '.join(out.path).replace('_', ' ')}"
 
 
 def list_differences(before: object, now: object, path: str = "") -> list[str]:

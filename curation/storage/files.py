@@ -1,18 +1,21 @@
-"""Local files: reading paths that anyone may have created, appending, syncing to the disk and exchanging names.
+"""Local files: names, reading paths that anyone may have created, appending, syncing to the disk, exchanging names.
 
-Only regular files are read, since reading a pipe or a device may never end. The content of a file stays in memory for
-up to half a minute, and so does its name in the folder: what must survive a power cut is synced to the disk first. An
-object store acknowledges a write only once it holds the object.
+Names are checked before anything is written. Only regular files are read, since reading a pipe or a device may never
+end. The content of a file stays in memory for up to half a minute, and so does its name in the folder: what must
+survive a power cut is synced to the disk first. An object store acknowledges a write only once it holds the object.
 """
 
 import ctypes
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, cast
+
+from curation.errors import RunDirError
 
 
 def open_file(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
@@ -125,3 +128,43 @@ def exchange(one: Path, other: Path) -> bool:
     if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
         return False
     raise OSError(number, os.strerror(number), str(one), None, str(other))
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+NAME_BYTES = 255
+"""Maximum length of the name of a file or folder, in bytes."""
+DEEPEST = Path("n" * 128, "n" * 128)
+"""A relative path as long as those that a run directory needs."""
+
+
+def check_name(text: str) -> str:
+    """Return the text of a path or URL unchanged, or raise ``RunDirError`` if file systems do not accept it."""
+    try:
+        longest = max(len(part) for part in text.encode().split(b"/"))
+    except UnicodeEncodeError as error:
+        raise RunDirError(f"{text[:80]!r} is not Unicode text (it has a lone surrogate); rename it") from error
+    if "\0" in text:
+        raise RunDirError(f"{text[:80]!r} holds a NUL, which no file system takes in a name; remove it")
+    if longest > NAME_BYTES:
+        raise RunDirError(
+            f"{text[:80]!r}...: has a name of {longest} bytes, and file systems take {NAME_BYTES}; shorten it"
+        )
+    return text
+
+
+def require_folder(directory: Path, *, writable: bool) -> None:
+    """Raise ``RunDirError`` for a path that cannot be a run directory or, if ``writable``, be written by this user."""
+    if _CONTROL.search(str(directory.absolute())):
+        raise RunDirError(
+            f"{str(directory)!r}: a name holds a line break or another control character, and Lance opens no table "
+            "there; give another path"
+        )
+    try:
+        os.lstat(directory / DEEPEST)
+    except FileNotFoundError:
+        pass
+    except OSError as error:  # a file in its way, a path too long, no permission
+        raise RunDirError(f"{directory}: cannot be a folder ({error.strerror}); give another path") from error
+    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if writable and not os.access(there, os.W_OK | os.X_OK):
+        raise RunDirError(f"{directory}: this user cannot write to {there}; give another path, or the right to write")

@@ -28,8 +28,7 @@ from obstore.store import ObjectStore, from_url
 
 from curation.errors import RunDirError
 from curation.redaction import redact_text
-from curation.storage.files import open_file, sync_folder
-from curation.storage.names import check_name, require_folder
+from curation.storage.files import check_name, open_file, require_folder, sync_folder
 
 SCHEMES = ("s3", "gs")
 PATIENCE_SECONDS = 120

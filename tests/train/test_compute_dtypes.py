@@ -14,8 +14,7 @@ from tiny_shape import TINY
 from transformers import AutoModelForCausalLM, TrainingArguments
 
 from curation.config import LmStudentConfig, SftConfig
-from curation.config.dpo import DpoConfig
-from curation.config.grpo import GrpoConfig
+from curation.config.models import DpoConfig, GrpoConfig
 from curation.models import create, load_model, load_tokenizer
 from curation.models.dtypes import resolve_compute_dtype
 from curation.refs import ModelRef, TableRef

@@ -15,7 +15,7 @@ from transformers import set_seed
 from trl import DPOConfig, DPOTrainer
 
 from curation.config import LoraConfig
-from curation.config.dpo import DpoConfig
+from curation.config.models import DpoConfig
 from curation.domains.pair import format_continuation
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef

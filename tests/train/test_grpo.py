@@ -13,7 +13,7 @@ from tiny_shape import TINY
 from transformers import MambaConfig, MambaForCausalLM
 
 from curation.config import DomainConfig
-from curation.config.grpo import GrpoConfig, RolloutsConfig
+from curation.config.models import GrpoConfig, RolloutsConfig
 from curation.domains import Domain, get_domain
 from curation.errors import ConfigError, SourceError, TrainingError
 from curation.models import create, load_model, load_tokenizer

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from curation.config import DomainConfig
-from curation.config.grpo import GrpoConfig
+from curation.config.models import GrpoConfig
 from curation.errors import RunFailedError
 from curation.models import create, load_model
 from curation.refs import ModelRef

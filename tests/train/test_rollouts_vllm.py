@@ -10,7 +10,7 @@ from peft import LoraConfig, get_peft_model
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from curation.config.grpo import GrpoConfig
+from curation.config.models import GrpoConfig
 from curation.errors import ConfigError, ModelError
 from curation.models import create, load_model
 from curation.refs import ModelRef

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from curation.config import DomainConfig, LoraConfig
-from curation.config.grpo import GrpoConfig
+from curation.config.models import GrpoConfig
 from curation.domains import Domain, get_domain
 from curation.errors import ConfigError
 from curation.models import create, load_model, load_tokenizer

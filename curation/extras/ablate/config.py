@@ -9,9 +9,8 @@ from pydantic import Field, model_validator
 from curation.arms import REFERENCE_ARM, TRUST, Column, Draw
 from curation.config.base import Root, Seed, Share
 from curation.config.files import read, read_mapping, with_folder
-from curation.config.load import nest_keys, parse_config, put_key, put_override, validate_keys
+from curation.config.load import nest_keys, parse_config, put_key, put_override, refuse_unread, validate_keys
 from curation.config.run import RunConfig
-from curation.config.unread import refuse_unread
 from curation.errors import ConfigError
 from curation.json_types import Json
 from curation.storage.paths import Place, to_place

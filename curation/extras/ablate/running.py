@@ -13,13 +13,11 @@ from curation.extras.ablate.config import POOL, Ablation, Variant
 from curation.json_types import Json
 from curation.pipeline.chain import describe
 from curation.pipeline.growth import Files
-from curation.pipeline.opened import OpenedRun
+from curation.pipeline.opened import OpenedRun, settle
 from curation.pipeline.running import hold_run
-from curation.pipeline.session import session
-from curation.pipeline.settling import settle
+from curation.pipeline.work import session
 from curation.redaction import redact_value
-from curation.rundir.graph import Stage, order_stages, resolve_outputs
-from curation.rundir.merging import Merged
+from curation.rundir.graph import Merged, Stage, order_stages, resolve_outputs
 from curation.selection.budget import check_pool
 from curation.storage.paths import Place
 from curation.telemetry.console import say

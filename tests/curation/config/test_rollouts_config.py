@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from curation.config.grpo import GrpoConfig
+from curation.config.models import GrpoConfig
 
 
 @pytest.mark.parametrize(

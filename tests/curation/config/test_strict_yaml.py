@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from curation.config.files import read
+from curation.config.files import MAX_CHARACTERS, MAX_DEPTH, parse_yaml, read
 from curation.config.load import load_config
-from curation.config.strict_yaml import MAX_CHARACTERS, MAX_DEPTH, parse
 from curation.errors import ConfigError
 
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(12))
@@ -50,7 +49,7 @@ MERGED = "a0: &a0 {b: 1}\n" + "".join(f"a{n + 1}: &a{n + 1}\n  <<: [{', '.join([
 )
 def test_what_is_refused(text: str, problem: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"^{problem}") as found:
-        parse(text)
+        parse_yaml(text)
     assert "\n" not in str(found.value) and str(found.value).isprintable()
     (tmp_path / "x.yaml").write_text(text)
     with pytest.raises(ConfigError, match=r"x\.yaml: ") as found:
@@ -70,17 +69,17 @@ def test_what_is_refused(text: str, problem: str, tmp_path: Path) -> None:
     ],
 )
 def test_the_rest_is_as_pyyaml_reads_it(text: str) -> None:
-    assert parse(text) == yaml.safe_load(text)
+    assert parse_yaml(text) == yaml.safe_load(text)
 
 
 def test_words_and_numbers_are_what_they_look_like() -> None:
     text = "a: 'No'\nb: [x, 'on', !!str off, nope]\nc: 010\nd: 12:30\ne: 1:30.5\nf: 0x1f\ng: 2020-13-01\nh: .inf\nno: 1"
     words = {"a": "No", "b": ["x", "on", "off", "nope"], "c": "010", "d": "12:30", "e": "1:30.5", "f": "0x1f"}
-    assert parse(text) == words | {"g": "2020-13-01", "h": ".inf", "no": 1}
+    assert parse_yaml(text) == words | {"g": "2020-13-01", "h": ".inf", "no": 1}
     numbers = "[1.0e-4, .5, +3, 1., -1_000, ~, null, True, false, '1']"
-    assert parse(numbers) == [1e-4, 0.5, 3, 1.0, -1000, None, None, True, False, "1"]
+    assert parse_yaml(numbers) == [1e-4, 0.5, 3, 1.0, -1000, None, None, True, False, "1"]
     for value in ("12e4567", "1e5", "no", "01", "1.5e3", 1e-7, 0.1, -3, True, None, "null", "~", ""):
-        assert parse(yaml.safe_dump({"a": value})) == {"a": value}
+        assert parse_yaml(yaml.safe_dump({"a": value})) == {"a": value}
 
 
 def test_overrides_and_bases_are_read_by_the_same_rules(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_another_generation_does_nothing_again(tmp_path):
     finish(config(2, tmp_path, **FEW), go_on=GO_ON, held_out={"num_trained": 1})
     records = Manifest.load(tmp_path / "run").stages
     longer = config(3, tmp_path, **FEW)
-    planned = list(iter_statuses(open_run(longer).chain.stages, Manifest.load(longer.directory).records))
+    planned = list(iter_statuses(open_run(longer).chain.stages, Manifest.load(longer.directory)))
     assert {status.state for status in planned} == {"done", "new", "waits"}  # and none has changed
     _, done = finish(longer, go_on=GO_ON, held_out={"num_trained": 1})
     assert {name.partition("/")[0] for name in done} == {"gen-1", "gen-2", "gen-2-naive", "gen-2-predecessor"}

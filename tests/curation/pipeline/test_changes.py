@@ -151,7 +151,7 @@ def run(config: RunConfig) -> tuple[dict[str, str], set[str]]:
     """What is planned, by stage, and what is then done."""
     opened = saved_run(config)
     stages = opened.chain.stages
-    planned = {status.stage.name: status.state for status in iter_statuses(stages, opened.manifest.records)}
+    planned = {status.stage.name: status.state for status in iter_statuses(stages, opened.manifest)}
     before = dict(opened.manifest.stages)
     for stage in stages:
         made_up(stage)
@@ -161,7 +161,7 @@ def run(config: RunConfig) -> tuple[dict[str, str], set[str]]:
         for name, record in opened.manifest.stages.items()  # a class or place that is recorded anew is no work
         if (old := before.get(name)) is None or replace(record, kind=old.kind, at=old.at) != old
     }
-    again = iter_statuses(open_run(config).chain.stages, Manifest.load(config.directory).records)
+    again = iter_statuses(open_run(config).chain.stages, Manifest.load(config.directory))
     assert {status.state for status in again} == {"done"}
     return planned, done
 

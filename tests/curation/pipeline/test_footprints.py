@@ -15,7 +15,7 @@ from curation.config import ModelConfig, RunConfig
 from curation.config.load import load_config
 from curation.config.models import as_student_config
 from curation.errors import ConfigError
-from curation.pipeline.footprints import (
+from curation.pipeline.outlook import (
     Checkpoint,
     _iter_training_processes,
     iter_memory_lines,

@@ -255,5 +255,5 @@ def test_a_run_that_has_not_grown_has_one_deal(tmp_path: Path):
 
 
 def test_every_stage_stands_as_before_where_only_a_source_was_added(home: Path):
-    found = iter_statuses(open_run(load(home, OTHER)).chain.stages, Manifest.load(home / "run").records)
+    found = iter_statuses(open_run(load(home, OTHER)).chain.stages, Manifest.load(home / "run"))
     assert {status.state for status in found} == {"done"}

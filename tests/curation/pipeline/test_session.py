@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from curation.config import RayConfig
-from curation.pipeline.session import session, started
+from curation.pipeline.work import session, started
 from curation.rundir.hosts import Host
 
 pytestmark = pytest.mark.whole_run
@@ -25,7 +25,7 @@ class Held:
 
 
 def test_runs_of_a_session_have_the_same_hosts_until_it_ends(local_ray, monkeypatch):
-    from curation.pipeline import session as module
+    from curation.pipeline import work as module
 
     monkeypatch.setattr(module, "_session", type(module._session)("fresh", default=None))  # not the one of all tests
     alone = []
@@ -49,7 +49,7 @@ def test_runs_of_a_session_have_the_same_hosts_until_it_ends(local_ray, monkeypa
 LOOKING = """
 import json, sys
 from curation.config import RayConfig
-from curation.pipeline.session import joined, started
+from curation.pipeline.work import joined, started
 found = []
 for opened in (joined, started):
     with opened(RayConfig(num_cpus=1), ()):

@@ -16,7 +16,7 @@ from curation.config.load import load_config
 from curation.domains import get_domain
 from curation.domains.mcqa import LETTERS, Mcqa, read_answer
 from curation.errors import ConfigError
-from curation.pipeline.settling import settle
+from curation.pipeline.opened import settle
 from curation.rundir.graph import with_outs
 from curation.rundir.manifest import Manifest
 

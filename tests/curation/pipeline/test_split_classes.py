@@ -14,8 +14,7 @@ from curation.config.load import load_config
 from curation.domains import get_domain
 from curation.domains.classification import Classification
 from curation.errors import ConfigError, SourceError
-from curation.pipeline.opened import open_run
-from curation.pipeline.settling import MOST_CLASSES, with_split_classes
+from curation.pipeline.opened import MOST_CLASSES, open_run, with_split_classes
 from curation.rundir.graph import to_plain_json, with_outs
 
 

@@ -7,7 +7,7 @@ import pytest
 from built import Built
 
 from curation.metrics import Estimate
-from curation.pipeline.stage_times import OVERHEAD, StageTimeEstimate, estimate, estimate_run
+from curation.pipeline.forecasting import OVERHEAD, StageTimeEstimate, estimate, estimate_run
 from curation.rundir.graph import Done, Stage
 from curation.rundir.manifest import StageRecord
 from curation.rundir.run import Task

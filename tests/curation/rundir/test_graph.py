@@ -14,7 +14,7 @@ from curation.refs import TableRef, fingerprint
 from curation.rundir.graph import Done, Out, Skipped, Stage, Unknown, make_cache_key, order_stages
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
-from curation.rundir.status import Recorded, iter_statuses
+from curation.rundir.status import iter_statuses
 
 
 def stage(name: str, outputs: Any = None, *, settings: Any = None, needs: Any = (), revision: int = 1, **inputs: Any):
@@ -27,8 +27,8 @@ def stage(name: str, outputs: Any = None, *, settings: Any = None, needs: Any = 
     return Built(name=name, work=work, inputs=inputs, settings=settings or {}, needs=needs, revision=revision)
 
 
-def states(targets: list[Out], records: dict[str, Recorded]) -> dict[str, str]:
-    return {status.stage.name: status.words for status in iter_statuses(order_stages(targets), records)}
+def states(targets: list[Out], manifest: Manifest) -> dict[str, str]:
+    return {status.stage.name: status.words for status in iter_statuses(order_stages(targets), manifest)}
 
 
 def run(tmp_path: Any, targets: list[Out]) -> tuple[list[str], Any]:
@@ -65,7 +65,7 @@ def test_a_change_redoes_what_reads_it_and_nothing_else(tmp_path):
         "test-base", "label", "select", "student-naive", "test-naive", "student-trust", "test-trust",
     ]  # fmt: skip
     assert run(tmp_path, chain())[0] == []
-    records = Manifest.load(tmp_path).records
+    records = Manifest.load(tmp_path)
     told = states(chain(rate=0.2), records)
     assert told["test-base"] == told["select"] == "done"  # it was "to do" where places in a list told it
     assert told["student-naive"] == "changed: rate was 0.1, is 0.2"
@@ -75,7 +75,7 @@ def test_a_change_redoes_what_reads_it_and_nothing_else(tmp_path):
 
 def test_a_stage_that_makes_the_same_again_redoes_nothing_after_it(tmp_path):
     run(tmp_path, chain(n=3))
-    assert states(chain(n=4), Manifest.load(tmp_path).records)["student-naive"] == "waits for select"
+    assert states(chain(n=4), Manifest.load(tmp_path))["student-naive"] == "waits for select"
     assert run(tmp_path, chain(n=4))[0] == ["select"]
 
 
@@ -102,7 +102,7 @@ def test_a_raised_revision_redoes_the_stage_alone_where_it_makes_the_same(tmp_pa
         return [stage("use", n=made.value("n")).value("said")]
 
     run(tmp_path, targets(1))
-    assert states(targets(2), Manifest.load(tmp_path).records)["make"] == "changed: revision was 1, is 2"
+    assert states(targets(2), Manifest.load(tmp_path))["make"] == "changed: revision was 1, is 2"
     assert run(tmp_path, targets(2))[0] == ["make"]
 
 
@@ -110,7 +110,7 @@ def test_without_an_output_that_is_needed_there_is_nothing_to_do(tmp_path):
     done, known = run(tmp_path, chain(n=0))
     assert done == ["test-base", "label", "select"]
     assert known["test-naive"] == Skipped("select made no rows naive")
-    told = states(chain(n=0), Manifest.load(tmp_path).records)
+    told = states(chain(n=0), Manifest.load(tmp_path))
     assert told["student-trust"] == told["test-trust"] == "nothing to do: select made no rows trust"
 
     made = stage("make", lambda read: {"rows": None}, seed=0)
@@ -199,7 +199,7 @@ def test_what_is_redone_is_exactly_what_reads_something_that_changed(tmp_path_fa
         for place, (reads, _) in enumerate(shape)
         if place == changed or any(before_content[other] != after_content[other] for other in reads)
     ]
-    planned = list(iter_statuses(order_stages(build(after)), Manifest.load(directory).records))
+    planned = list(iter_statuses(order_stages(build(after)), Manifest.load(directory)))
     done, known = run(directory, build(after))
     assert sorted(done) == sorted(expected)
     assert {status.stage.name for status in planned if status.state == "changed"} <= set(done)

@@ -87,9 +87,7 @@ def test_readers_and_killed_writers_see_whole_files_only(tmp_path: Path):
 
 def status(manifest: Manifest, inputs: dict[str, Any]) -> Status:
     """Where the stage ``select`` of these inputs stands."""
-    return find_status(
-        Built(name="select", work=lambda task: Done(outputs={}, rows=0), inputs=inputs), {}, manifest.records
-    )
+    return find_status(Built(name="select", work=lambda task: Done(outputs={}, rows=0), inputs=inputs), {}, manifest)
 
 
 def key(inputs: dict[str, Any]) -> dict[str, Any]:

@@ -5,9 +5,8 @@ from dataclasses import replace
 from built import Built
 
 from curation.refs import ModelRef
-from curation.rundir.graph import Done, In, Stage, order_stages
+from curation.rundir.graph import Done, In, Merged, Stage, order_stages
 from curation.rundir.hosts import Host
-from curation.rundir.merging import Merged
 
 
 def work(task, **inputs):

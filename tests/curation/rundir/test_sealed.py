@@ -42,7 +42,7 @@ def copy(made: Path) -> Path:
 
 
 def states(directory: Path) -> dict[str, str]:
-    return {status.stage.name: status.state for status in iter_statuses(stages(), Manifest.load(directory).records)}
+    return {status.stage.name: status.state for status in iter_statuses(stages(), Manifest.load(directory))}
 
 
 def labels(directory: Path) -> Path:

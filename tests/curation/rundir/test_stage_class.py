@@ -7,9 +7,8 @@ import pytest
 
 from curation.config import SftConfig
 from curation.refs import ModelRef, TableRef
-from curation.rundir.graph import Done, In, InEach, Inputs, Stage, make_cache_key, order_stages, setting
+from curation.rundir.graph import Done, In, InEach, Inputs, Merged, Stage, make_cache_key, order_stages, setting
 from curation.rundir.manifest import Manifest
-from curation.rundir.merging import Merged
 from curation.rundir.run import Run
 
 TABLE = TableRef(uri="labels", version=3)
