@@ -135,7 +135,6 @@ TRUST: Registry[Trust] = _Trusts(
         "stacked": Fitted(
             "stacked trust",
             "curation.trust.stacked:StackedTrust",
-            reads=("score_dtype",),
             fit="train.stack:fit_stacked",
         ),
         "fitted_confidence": Fitted(

@@ -28,7 +28,6 @@ from curation.trust.stacked import NETWORKS, Probes, StackedTrust, Trees
 from train.combining import NUM_LEADS, Candidate, Folded, assign_folds, choose_candidate, has_spread
 from train.probes import fit_class_probe, fit_probe
 from train.recipe import Recipe, parse_recipe
-from train.rounding import compute_raw_at, decide_dtype
 from train.trust import compute_components, compute_logits_at, fit_neural, project_rows
 from train.trust_loop import LabelledRows, Note, drop_note, note_part
 
@@ -119,8 +118,6 @@ class _Stack:
         self._class_probe: ClassProbe | None = None
         self._members: list[tuple[str, Float64s]] = []
         """The members' names and out-of-fold logits [M]."""
-        self._rounded_M: Float64s | None = None
-        """The networks' out-of-fold logits in the configured score type, unless that is float32."""
 
     @cached_property
     def free(self) -> Sequence[Candidate]:
@@ -181,8 +178,7 @@ class _Stack:
         fold_N[self._used_M] = self._folded.fold_M
         if (pca := self._compute_components()) is not None:
             rows, settings = project_rows(rows, pca), settings.model_copy(update={"pca": None})
-        out_M, rounded_M, nets = np.empty(self.num_rows), np.empty(self.num_rows), []
-        asked = self._config.score_dtype
+        out_M, nets = np.empty(self.num_rows), []
         for fold in range(num_folds):
             own = derive(self._seed, f"fold {fold}")
             stops_N = hash_unit(rows.row_ids_N if rows.cluster_N is None else rows.cluster_N, derive(own, "stopping"))
@@ -192,11 +188,7 @@ class _Stack:
             network = fit_neural(of_others, settings, seed=own, origin={}, note=note_part(note, fold, num_folds))
             held_M = self._folded.fold_M == fold
             out_M[held_M] = compute_logits_at(network, rows, self._used_M[held_M])
-            if asked != "float32":
-                as_asked = network.with_pca(pca).scoring_in(asked)
-                rounded_M[held_M] = compute_raw_at(as_asked, self._rows, self._used_M[held_M])
             nets.append(network.net)
-        self._rounded_M = None if asked == "float32" else rounded_M
         self._networks = DeepEnsemble(nets, self._config.inputs, {}).with_pca(pca)
         self._members.append((NETWORKS, out_M))
 
@@ -227,21 +219,12 @@ class _Stack:
             "combined_by": "trees" if isinstance(taken.combination.model, Trees) else "logistic regression",
             "choice": choice,
         }
-        networks = self._networks if taken.name == STACKED else None
-        if networks is not None and self._rounded_M is not None:
-            # The score type is decided by its effect on the whole stack's out-of-fold logits.
-            exact_M, rounded_M = (
-                taken.combination.logits(self._join_columns(members)[1]).astype(np.float32)
-                for members in (self._members, [*self._members[:-1], (NETWORKS, self._rounded_M)])
-            )
-            record["rounding"] = decide_dtype(exact_M, rounded_M, self.correct_M, self._config.score_dtype)
-            networks = networks.scoring_in(record["rounding"]["taken"])
         trust = StackedTrust(
             taken.combination,
             {**origin, "seed": self._seed, **record},
             states=self._config.inputs,
             probes=self._probes if taken.name == STACKED else None,
-            networks=networks,
+            networks=self._networks if taken.name == STACKED else None,
             class_probe=self._class_probe if taken.name == STACKED else None,
         )
         trust.held_out = self._rows.held_out(self._used_M, taken.raw_M.astype(np.float32))

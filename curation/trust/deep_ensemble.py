@@ -39,7 +39,7 @@ class DeepEnsemble(StateTrust):
     def raw_of(self, columns: Sequence[Tensor]) -> Scores:
         """Return the logit of the mean probability of each row, float32 [N], by the folded networks."""
         if self._folded is None:
-            self._folded = FoldedNets(self.nets, self.pca, getattr(torch, self.score_dtype))
+            self._folded = FoldedNets(self.nets, self.pca)
         return _compute_logit_of_mean(self._folded(columns))
 
     def description(self) -> Json:

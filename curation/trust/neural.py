@@ -189,7 +189,7 @@ class NeuralTrust(NetTrust[NeuralTrustNet]):
     def raw_of(self, columns: Sequence[Tensor]) -> Scores:
         """Return the logit of each row, float32 [N], by the folded network."""
         if self._folded is None:
-            self._folded = FoldedNets([self.net], self.pca, getattr(torch, self.score_dtype))
+            self._folded = FoldedNets([self.net], self.pca)
         logit_N: Scores = self._folded(columns)[0].numpy()
         return logit_N
 

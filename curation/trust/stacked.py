@@ -131,7 +131,7 @@ class Probes:
         """Take the parts of the logits ``weight_MD @ (row - centre_D) + bias_M``, all in float64."""
         self.names, self.centre_D = tuple(names), centre_D
         self.weights = {"weight_MD": weight_MD, "bias_M": bias_M, "centre_D": centre_D}
-        self._folded = FoldedInput(weight_MD, bias_M, centre_D, torch.float32)
+        self._folded = FoldedInput(weight_MD, bias_M, centre_D)
 
     def logits(self, columns: Sequence[Tensor]) -> Float64s:
         """Return the logit of each row by each of M probes, float64 [N, M]; ``columns`` are the rows' states."""

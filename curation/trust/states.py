@@ -1,10 +1,9 @@
 """The base class of trust functions that read hidden states, and their inputs as views of a batch's memory."""
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -22,8 +21,6 @@ from curation.tables.schemas import describe_mend, get_input_column, is_number
 from curation.trust import Scores, saved
 from curation.trust.calibration import Calibration
 from curation.trust.components import PrincipalComponents
-
-ScoreDtype = Literal["float32", "bfloat16"]
 
 SCORE_ROWS = 512
 """Number of rows per forward pass in scoring; their states and the outputs of a layer stay in a core's cache."""
@@ -65,8 +62,6 @@ class StateTrust(ABC):
         """The projection applied to the states before they are read (``TrustConfig.pca``)."""
         self.held_out: HeldOutScores | None = None
         """The rows of the fit with their held-out scores."""
-        self.score_dtype: ScoreDtype = "float32"
-        """The type in which :meth:`raw_of` computes products (``TrustConfig.score_dtype``)."""
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -96,12 +91,6 @@ class StateTrust(ABC):
         The result equals :meth:`raw` up to rounding. A subclass overrides this if it need not concatenate the columns.
         """
         return self.raw(columns[0] if len(columns) == 1 else torch.cat(tuple(columns), dim=1))
-
-    def scoring_in(self, dtype: ScoreDtype) -> Self:
-        """Return a copy of this trust function that scores in the type ``dtype``."""
-        other = copy.copy(self)
-        other.score_dtype, other._folded = dtype, None
-        return other
 
     def with_pca(self, pca: PrincipalComponents | None) -> Self:
         """Return this trust function, with the projection attached on whose output it was fitted, if any."""
@@ -149,7 +138,6 @@ class StateTrust(ABC):
             "inputs": self.inputs,
             "calibration": asdict(self.calibration),
             "pca": self.pca and {"variance_kept": self.pca.variance_kept, "num_rows": self.pca.num_rows},
-            "score_dtype": self.score_dtype,
             "fit": self.fit,
         }
 
@@ -171,7 +159,6 @@ class StateTrust(ABC):
             trust.held_out = HeldOutScores(*(weights[f"held_out.{name}"].numpy() for name in HeldOutScores._fields))
         if (numbers := description["pca"]) is not None:
             trust.pca = PrincipalComponents(weights["pca.mean_D"], weights["pca.components_DK"], **numbers)
-        trust.score_dtype = description["score_dtype"]
         return trust
 
     def noted(self, **notes: object) -> Self:
