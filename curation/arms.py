@@ -24,7 +24,7 @@ and no further pass. Every run, search and filter measures them beside the refer
 made elsewhere are free, too (:func:`is_free`)."""
 
 Unit = Literal["share", "logprob", "logit", "negentropy"]
-"""The scale of a ranking column, which determines its conversion to a trust in [0, 1] (``curation.trust.column``)."""
+"""The scale of a ranking column, which determines its conversion to a trust in [0, 1] (``curation.trust.TO_UNIT``)."""
 
 
 @dataclass(frozen=True)

@@ -37,22 +37,18 @@ class AttentionArchitecture(NetShape):
         """Return the architecture that a configuration asks for; ``sizes`` are the widths of ``config.inputs``.
 
         Raises:
-            ConfigError: the heads do not divide the width, or ``config.pca`` is set.
+            ConfigError: ``num_heads`` is no positive whole number or does not divide the width, or ``config.pca`` is
+                set.
         """
-        check_heads(num_heads, config.width)
+        if type(num_heads) is not int or num_heads < 1 or config.width % num_heads:
+            raise ConfigError(
+                f"trust.options.attention.num_heads: {num_heads!r}; the heads divide trust.width ({config.width}) "
+                "evenly: give a whole number that divides it, or another trust.width"
+            )
         if config.pca is not None:
             raise ConfigError(f"trust.pca: {config.pca}, but attention reads state by state; leave trust.pca out")
         states, numbers = tuple(sizes[: len(config.states)]), sum(sizes[len(config.states) :])
         return cls.with_config(config, sizes=(*states, numbers) if numbers else states, num_heads=num_heads)
-
-
-def check_heads(num_heads: int, width: int) -> None:
-    """Raise ``ConfigError`` if ``num_heads`` is no positive whole number, or does not divide the width."""
-    if type(num_heads) is not int or num_heads < 1 or width % num_heads:
-        raise ConfigError(
-            f"trust.options.attention.num_heads: {num_heads!r}; the heads divide trust.width ({width}) evenly: give a "
-            "whole number that divides it, or another trust.width"
-        )
 
 
 class Attention(nn.Module):

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from curation.arrays import Bools, Float64s, Floats, Int64s
 from curation.config import TrustConfig
-from curation.json_types import Json, JsonView
+from curation.json_types import JsonView
 from curation.trust import Scores
 from curation.trust.states import SCORE_ROWS, StateTrust, compute_class_weights
 
@@ -41,7 +41,7 @@ class BoostedTrees(StateTrust):
         self, weights: Mapping[str, Tensor], size: int, inputs: Sequence[str], fit: Mapping[str, object]
     ) -> None:
         super().__init__(inputs, fit)
-        self.size, self.weights = size, dict(weights)
+        self.size, self.weights, self.own = size, dict(weights), {"size": size}
         self._nodes = _Nodes.of({name: tensor.numpy() for name, tensor in weights.items()}, size)
         self._baseline = float(weights["baseline"])
 
@@ -93,10 +93,6 @@ class BoostedTrees(StateTrust):
         ).fit(bins_ND, correct_N.astype(np.int64), sample_weight=weight_N)
         record = {"num_fit": len(correct_N), "share_right_fit": float(correct_N.mean())}
         return cls(_collect_nodes(model, edges), hidden_ND.shape[1], config.inputs, {**origin, **record})
-
-    def description(self) -> Json:
-        """Return the description with ``size``, the number of inputs of a row."""
-        return {**super().description(), "size": self.size}
 
     @classmethod
     def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:

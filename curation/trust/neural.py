@@ -7,7 +7,7 @@ standardised inputs (can be switched off) and several concatenated states as one
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, Self, TypeVar
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from curation.config import TrustConfig
-from curation.json_types import Json, JsonView
+from curation.json_types import JsonView
 from curation.trust import Scores
 from curation.trust.folded import FoldedNets
 from curation.trust.states import StateTrust
@@ -45,7 +45,6 @@ class TrustNet(nn.Module):
 
 
 Net = TypeVar("Net", bound=TrustNet)
-Module = TypeVar("Module", bound=nn.Module)
 
 
 class NetTrust(StateTrust, Generic[Net]):
@@ -54,7 +53,7 @@ class NetTrust(StateTrust, Generic[Net]):
     def __init__(self, net: Net, inputs: Sequence[str], fit: Mapping[str, object]) -> None:
         super().__init__(inputs, fit)
         self.net = net.eval()
-        self.size, self.weights = net.input_size, net.state_dict()
+        self.size, self.weights, self.own = net.input_size, net.state_dict(), {"architecture": asdict(net.architecture)}
 
     @classmethod
     @abstractmethod
@@ -67,34 +66,25 @@ class NetTrust(StateTrust, Generic[Net]):
             logit_N: Scores = self.net(hidden_ND.to(self.net.head.weight.device)).cpu().numpy()
         return logit_N
 
-    def description(self) -> Json:
-        """Return the description with the network's architecture."""
-        return {**super().description(), "architecture": asdict(self.net.architecture)}
-
     @classmethod
     def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
-        """Return the trust function on the CPU."""
-        net = with_weights(lambda: cls.net_of(description["architecture"]), description["architecture"], weights)
+        """Return the trust function on the CPU; memory is allocated only after the shapes are known to match.
+
+        The architecture, as read from JSON, is not trusted, since a file may claim any size. Raise ``ValueError`` if
+        the weights do not fit it.
+        """
+        architecture = description["architecture"]
+        if architecture["depth"] > len(weights):
+            raise ValueError(f"it names {architecture['depth']:,} blocks and holds {len(weights):,} tensors")
+        with torch.device("meta"):
+            shapes = {name: tuple(tensor.shape) for name, tensor in cls.net_of(architecture).state_dict().items()}
+        found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+        for name in sorted({*shapes, *found}):
+            if (has := found.get(name)) != (asks := shapes.get(name)):
+                raise ValueError(f"{name} has the shape {has}, and its architecture asks for {asks}")
+        net = cls.net_of(architecture)
+        net.load_state_dict(weights)
         return cls(net, description["inputs"], description["fit"])
-
-
-def with_weights(make: Callable[[], Module], architecture: JsonView, weights: Mapping[str, Tensor]) -> Module:
-    """Return the network of ``make`` with saved weights; memory is allocated only after the shapes are known to match.
-
-    The ``architecture``, as read from JSON, is not trusted, since a file may claim any size. Raise ``ValueError`` if
-    the weights do not fit it.
-    """
-    if architecture["depth"] > len(weights):
-        raise ValueError(f"it names {architecture['depth']:,} blocks and holds {len(weights):,} tensors")
-    with torch.device("meta"):
-        shapes = {name: tuple(tensor.shape) for name, tensor in make().state_dict().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    if other := sorted(name for name in {*shapes, *found} if shapes.get(name) != found.get(name)):
-        name = other[0]
-        raise ValueError(f"{name} has the shape {found.get(name)}, and its architecture asks for {shapes.get(name)}")
-    net = make()
-    net.load_state_dict(weights)
-    return net
 
 
 NORM_EPS = 1e-6

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from curation.arrays import Bools, Float64s
 from curation.errors import SourceError
-from curation.json_types import Json, JsonView
+from curation.json_types import JsonView
 from curation.tables.schemas import describe_mend, is_number
 from curation.trust import Scores
 from curation.trust.boosted_trees import BoostedTrees
@@ -173,8 +173,15 @@ class StackedTrust(StateTrust):
             NETWORKS: {} if networks is None else networks.saved_weights(),
             "class_probe": {} if class_probe is None else class_probe.weights,
         }
-        own = {"mean_K": torch.from_numpy(combination.mean_K), "bent": combination.calibrator.weights}
-        self.weights = own | {f"{part}.{name}": of for part, weights in parts.items() for name, of in weights.items()}
+        first = {"mean_K": torch.from_numpy(combination.mean_K), "bent": combination.calibrator.weights}
+        self.weights = first | {f"{part}.{name}": of for part, weights in parts.items() for name, of in weights.items()}
+        self.own = {
+            "columns": combination.names,
+            "read_by_members": self.read_by_members,
+            "probes": None if probes is None else probes.names,
+            "networks": None if networks is None else networks.description(),
+            **({} if class_probe is None else {"class_probe": class_probe.description()}),
+        }
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -248,17 +255,6 @@ class StackedTrust(StateTrust):
         """Return the sigmoid of logits, float32 [N]; NaN for NaN."""
         trust_N: Scores = expit(raw_N.astype(np.float64)).astype(np.float32)
         return trust_N
-
-    def description(self) -> Json:
-        """Return the description with the combination's columns and the parts of each kind of member."""
-        return {
-            **super().description(),
-            "columns": self.combination.names,
-            "read_by_members": self.read_by_members,
-            "probes": None if self.probes is None else self.probes.names,
-            "networks": None if self.networks is None else self.networks.description(),
-            **({} if self.class_probe is None else {"class_probe": self.class_probe.description()}),
-        }
 
     @classmethod
     def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:

@@ -57,6 +57,8 @@ class StateTrust(ABC):
         """The names of the states and scalar columns that the function reads (``TrustConfig.inputs``)."""
         self.fit = fit
         """The origin of the fit's rows, and notes on the fit, as JSON."""
+        self.own: JsonView = {}
+        """Entries of the description, as JSON, that :meth:`made` reads beside those of every trust function."""
         self.calibration = Calibration()
         self.pca: PrincipalComponents | None = None
         """The projection applied to the states before they are read (``TrustConfig.pca``)."""
@@ -139,6 +141,7 @@ class StateTrust(ABC):
             "calibration": asdict(self.calibration),
             "pca": self.pca and {"variance_kept": self.pca.variance_kept, "num_rows": self.pca.num_rows},
             "fit": self.fit,
+            **self.own,
         }
 
     def to_trust(self, raw_N: Scores) -> Scores:
