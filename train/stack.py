@@ -9,6 +9,7 @@ signal, or the numbers of the answers together.
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,13 +21,13 @@ from curation.errors import DegenerateSourceError, SourceError
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json
 from curation.metrics import compute_auc_value
-from curation.trust.class_probe import CLASS_PROBE, LABEL, ClassProbe
+from curation.trust.class_probe import CLASS_PROBE, LABEL
 from curation.trust.components import PrincipalComponents
 from curation.trust.deep_ensemble import DeepEnsemble
 from curation.trust.parts import FIT, UNUSED, VALIDATION
 from curation.trust.stacked import NETWORKS, Probes, StackedTrust, Trees
 from train.combining import NUM_LEADS, Candidate, Folded, assign_folds, choose_candidate, has_spread
-from train.probes import fit_class_probe, fit_probe
+from train.probes import fit_class_probe, fit_ridge
 from train.recipe import Recipe, parse_recipe
 from train.trust import compute_components, compute_logits_at, fit_neural, project_rows
 from train.trust_loop import LabelledRows, Note, drop_note, note_part
@@ -113,11 +114,10 @@ class _Stack:
                 "trust: the source's labels hold no number of the answers that differs between rows "
                 f"({', '.join(known) or 'none is stored'}); label again, or set trust.kind: neural"
             )
-        self._probes: Probes | None = None
-        self._networks: DeepEnsemble | None = None
-        self._class_probe: ClassProbe | None = None
         self._members: list[tuple[str, Float64s]] = []
         """The members' names and out-of-fold logits [M]."""
+        self._fitted: dict[str, Any] = {}
+        """The fitted members, as :class:`StackedTrust` takes them."""
 
     @cached_property
     def free(self) -> Sequence[Candidate]:
@@ -146,38 +146,46 @@ class _Stack:
         names, columns_MK = self._join_columns(members)
         return self._folded.logistic(name, names, columns_MK, leads=leads, rising=rising, num_members=len(members))
 
+    @cached_property
+    def _projected(self) -> tuple[LabelledRows, PrincipalComponents | None]:
+        """The rows with their states behind the components of the used rows' states, and these, if there are any."""
+        used_N = np.where(self._rows.part_N >= 0, np.int8(FIT), np.int8(UNUSED))
+        pca = compute_components(self._rows._replace(part_N=used_N), self._config)
+        return self._rows if pca is None else project_rows(self._rows, pca), pca
+
     def fit_probes(self) -> None:
-        """Fit a linear probe of all inputs together, and one of each state if there are several inputs."""
-        pca = self._compute_components()
-        rows = self._rows if pca is None else project_rows(self._rows, pca)
+        """Fit a linear probe of all inputs together, and one of each state if there are several inputs.
+
+        Their targets are +1 for right rows and -1 for wrong ones.
+        """
+        rows, pca = self._projected
         hidden_MD, sizes = rows.hidden_ND[self._used_M], rows.sizes
         ends = np.cumsum(sizes).tolist()
         parts = {"all": slice(0, ends[-1])}
         if len(sizes) > 1:
             places = zip(self._config.states, sizes, ends, strict=False)
             parts |= {name: slice(end - size, end) for name, size, end in places}
-        weight_MD = np.zeros((len(parts), ends[-1]))
-        bias_M = np.empty(len(parts))
+        weight_MD, bias_M = np.zeros((len(parts), ends[-1])), np.empty(len(parts))
+        target_M1 = np.where(self.correct_M, 1.0, -1.0)[:, None]
         for place, (name, part) in enumerate(parts.items()):
-            probe = fit_probe(hidden_MD[:, part], self.correct_M, self._folded.fold_M)
-            weight_MD[place, part], bias_M[place] = probe.weight_D, probe.bias
-            self._members.append((f"probe of {name}", probe.out_of_fold_N))
+            probe = fit_ridge(hidden_MD[:, part], target_M1, self._folded.fold_M)
+            weight_MD[place, part], bias_M[place] = probe.weight_DC[:, 0], probe.bias_C[0]
+            self._members.append((f"probe of {name}", probe.out_of_fold_NC[:, 0]))
         weights, centre_D = torch.from_numpy(weight_MD), torch.from_numpy(hidden_MD.mean(axis=0, dtype=np.float64))
         biases = torch.from_numpy(bias_M) + weights @ centre_D  # of rows less their centre
         if pca is not None:
             weights, biases, centre_D = pca.fold(weights, biases, centre_D)
-        self._probes = Probes([name for name, _ in self._members], weights, biases, centre_D)
+        self._fitted["probes"] = Probes([name for name, _ in self._members], weights, biases, centre_D)
 
     def fit_networks(self, note: Note) -> None:
         """Fit one network per fold on the other folds; a new row's logit is that of their mean probability.
 
         Some rows of the other folds are for early stopping.
         """
-        rows, settings, num_folds = self._rows, self.recipe.network(self._config), self.recipe.folds
+        (rows, pca), num_folds = self._projected, self.recipe.folds
+        settings = self.recipe.network(self._config).model_copy(update={"pca": None})
         fold_N = np.full(len(rows.part_N), UNUSED)
         fold_N[self._used_M] = self._folded.fold_M
-        if (pca := self._compute_components()) is not None:
-            rows, settings = project_rows(rows, pca), settings.model_copy(update={"pca": None})
         out_M, nets = np.empty(self.num_rows), []
         for fold in range(num_folds):
             own = derive(self._seed, f"fold {fold}")
@@ -189,20 +197,15 @@ class _Stack:
             held_M = self._folded.fold_M == fold
             out_M[held_M] = compute_logits_at(network, rows, self._used_M[held_M])
             nets.append(network.net)
-        self._networks = DeepEnsemble(nets, self._config.inputs, {}).with_pca(pca)
+        self._fitted["networks"] = DeepEnsemble(nets, self._config.inputs, {}).with_pca(pca)
         self._members.append((NETWORKS, out_M))
 
     def fit_class_probe(self) -> None:
         """Fit a probe of the prompt's states for the log-odds of each row's label, if labels are a closed set."""
         found = fit_class_probe(self._rows, self._used_M, self._folded.fold_M, self._config.states)
-        if found is not None and has_spread(found.out_of_fold_M):
-            self._class_probe = found.probe
-            odds_M = found.out_of_fold_M
+        if found is not None and has_spread(odds_M := found[1]):
+            self._fitted["class_probe"] = found[0]
             self._members.append((CLASS_PROBE, np.where(np.isnan(odds_M), np.nanmean(odds_M), odds_M)))
-
-    def _compute_components(self) -> PrincipalComponents | None:
-        used_N = np.where(self._rows.part_N >= 0, np.int8(FIT), np.int8(UNUSED))
-        return compute_components(self._rows._replace(part_N=used_N), self._config)
 
     def _join_columns(self, members: Sequence[tuple[str, Float64s]]) -> tuple[tuple[str, ...], Float64s]:
         """Return the names and the values [M, K] of a combination's columns: the numbers and the members' logits."""
@@ -219,13 +222,8 @@ class _Stack:
             "combined_by": "trees" if isinstance(taken.combination.model, Trees) else "logistic regression",
             "choice": choice,
         }
-        trust = StackedTrust(
-            taken.combination,
-            {**origin, "seed": self._seed, **record},
-            states=self._config.inputs,
-            probes=self._probes if taken.name == STACKED else None,
-            networks=self._networks if taken.name == STACKED else None,
-            class_probe=self._class_probe if taken.name == STACKED else None,
-        )
+        members = self._fitted if taken.name == STACKED else {}
+        fit = {**origin, "seed": self._seed, **record}
+        trust = StackedTrust(taken.combination, fit, states=self._config.inputs, **members)
         trust.held_out = self._rows.held_out(self._used_M, taken.raw_M.astype(np.float32))
         return trust
