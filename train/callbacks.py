@@ -22,7 +22,7 @@ from curation.storage.files import sync, sync_names, sync_tree
 from curation.storage.inside import run_around, to_record
 from curation.storage.paths import write_atomically
 from train import fence
-from train.agreement import gather_values
+from train.launch import gather_values
 
 SEAL = "sealed.json"
 """The file in a checkpoint that lists its other files with their sizes."""

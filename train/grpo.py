@@ -32,7 +32,7 @@ from curation.models.own_code import get_hub_revision
 from curation.refs import ModelRef, TableRef
 from curation.tables import io
 from train.callbacks import Checkpointing, Partial, Progress, StoredCheckpoints
-from train.grpo_trainer import Game, GRPOConfig, Trainer, Watch, compute_curves, find_dead_end
+from train.grpo_trainer import Game, GRPOConfig, Trainer, compute_curves, find_dead_end
 from train.models import (
     TrainingRecord,
     TrainingResult,
@@ -98,7 +98,7 @@ def reinforce(
     progress: Callable[[int, int, str], None] | None = None,
     kept: StoredCheckpoints | None = None,
 ) -> TrainingRecord:
-    """Train ``base`` and save the result; all, errors too, is as for :meth:`train.epochs.RowTrainer.train_on`.
+    """Train ``base`` and save the result; all, errors too, is as for :meth:`train.sft.RowTrainer.train_on`.
 
     Over-long prompts are dropped and counted.
     """
@@ -129,7 +129,7 @@ def reinforce(
         processing_class=tokenizer,
         rollout_func=game.play,
         peft_config=None if config.lora is None else make_adapter_config(model, config.lora),
-        callbacks=[Watch(config), Progress(len(order), progress), Checkpointing(unfinished, kept)],
+        callbacks=[Progress(len(order), progress), Checkpointing(unfinished, kept)],
     )
     trainer.game = game
     try:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from curation.config.grpo import GrpoConfig
 from curation.domains import Domain
@@ -53,7 +52,7 @@ with warnings.catch_warnings(action="ignore"):  # of versions of vLLM: draws are
     from trl.trainer.grpo_config import GRPOConfig
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-__all__ = ["GRPOConfig", "Game", "Trainer", "Watch"]
+__all__ = ["GRPOConfig", "Game", "Trainer"]
 
 MAX_WEIGHT = 2.0
 """Maximum importance weight of a token: its probability under the trained model over that of its draw."""
@@ -72,7 +71,7 @@ class Game:
         *,
         seed: int,
     ) -> None:
-        self._tasks, self._order, self._domain, self._config = tasks, order, domain, config
+        self._tasks, self._order, self._domain, self.config = tasks, order, domain, config
         self._rollouts, self._seed = rollouts, seed
         self._played: list[tuple[RolloutTask, Rollout]] = []
 
@@ -86,7 +85,7 @@ class Game:
         places = [int(place) for place in prompts]
         tasks = [self._tasks[self._order[place]] for place in places]
         start = trainer.accelerator.process_index * len(prompts)
-        drawn = make_seeds(self._seed, places, self._config.group_size, start)
+        drawn = make_seeds(self._seed, places, self.config.group_size, start)
         wanted = [Wanted(task.prompt, seed) for task, seed in zip(tasks, drawn, strict=True)]
         found = self._rollouts.draw(wanted, trainer)
         self._played = list(zip(tasks, found, strict=True))
@@ -99,7 +98,7 @@ class Game:
     def reward(self, *, log_metric: Callable[[str, float], None], **kwargs: object) -> list[float | None]:
         """Return the rewards of the answers just drawn, as TRL's reward function."""
         tasks, texts = [task for task, _ in self._played], [rollout.text for _, rollout in self._played]
-        graded = grade(self._domain, tasks, texts, format_reward=self._config.format_reward)
+        graded = grade(self._domain, tasks, texts, format_reward=self.config.format_reward)
         log_metric("right", float(np.mean([item.right for item in graded])))
         log_metric("parsed", float(np.mean([item.parsed for item in graded])))
         log_metric("truncated", float(np.mean([rollout.truncated for _, rollout in self._played])))
@@ -146,20 +145,10 @@ class Trainer(Guarded, GRPOTrainer):
         return found
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log a step as TRL does, with the share of groups that have both outcomes."""
+        """Log a step as TRL does, with the share of groups that have both outcomes; stop if rewards teach nothing."""
         flat = self._metrics["train"].pop("frac_reward_zero_std", None)
         if flat:
             logs["mixed_groups"] = 1 - sum(flat) / len(flat)
         super().log(logs, start_time)
-
-
-class Watch(TrainerCallback):
-    """A callback that stops a training whose rewards teach nothing."""
-
-    def __init__(self, config: GrpoConfig) -> None:
-        self._config = config
-
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
-        """Stop the training if the last rewards taught nothing."""
-        if find_dead_end([entry for entry in state.log_history if "reward" in entry], self._config):
-            control.should_training_stop = True
+        if find_dead_end([entry for entry in self.state.log_history if "reward" in entry], self.game.config):
+            self.control.should_training_stop = True

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow.fs
 import ray
@@ -34,12 +34,28 @@ from curation.tasks import find_root_error
 from curation.telemetry.standing import Update, follow_progress, note_progress
 from train import fence
 
+Value = TypeVar("Value")
+
 HEALTH_CHECK_SECONDS = "0.2"
 """The interval at which Ray Train checks its workers; its default of 2 s dominates short runs."""
 FINAL = (ConfigError, DegenerateSourceError, SourceError, TrainingError)
 """Errors that all workers raise together and would raise again, so that the training is not retried."""
 NOTE_SECONDS, REMOTE_SECONDS = 1.0, 10.0
 """Minimum seconds between two notes of progress, in a file system and in an object store."""
+
+
+def count_workers() -> int:
+    """Return the number of workers of this training."""
+    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+
+
+def gather_values(value: Value) -> list[Value]:
+    """Return the values of all workers, by rank; every worker gets the same list."""
+    if count_workers() == 1:
+        return [value]
+    found: list[Any] = [None] * count_workers()
+    torch.distributed.all_gather_object(found, value)
+    return found
 
 
 class Notes:
@@ -115,19 +131,17 @@ def _run_loop(task: Json) -> None:
                 write_atomically(to_place(task["failure"]), json.dumps([type(error).__name__, str(error)]))
 
 
-_process: ContextVar[TrainProcess | None] = ContextVar("_process", default=None)
-_claim: ContextVar[LeaseClaim | None] = ContextVar("_claim", default=None)
+_context: ContextVar[tuple[TrainProcess | None, LeaseClaim | None]] = ContextVar("_context", default=(None, None))
 
 
 @contextmanager
 def trained_in(process: TrainProcess | None, claim: LeaseClaim | None = None) -> Iterator[None]:
     """Let launches of one worker within the context use this process, and all workers train under this claim."""
-    tokens = _process.set(process), _claim.set(claim)
+    token = _context.set((process, claim))
     try:
         yield
     finally:
-        _process.reset(tokens[0])
-        _claim.reset(tokens[1])
+        _context.reset(token)
 
 
 def launch(
@@ -149,7 +163,7 @@ def launch(
         CommitError: another driver has the run directory (:func:`trained_in`).
         FINAL: each worker raised this error.
     """
-    process, claim = _process.get(), _claim.get()
+    process, claim = _context.get()
     storage, note, failure = (output.with_name(f"{output.name}.{kind}") for kind in ("ray", "progress", "failure"))
     task = {**task, "loop": loop, "config": config, "claim": claim, "note": str(note), "failure": str(failure)}
     with follow_progress(note, update, unit):

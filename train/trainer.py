@@ -2,10 +2,12 @@
 
 import contextlib
 import errno
+import json
 import math
 import pickle
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,11 @@ from transformers import PrinterCallback, Trainer
 
 from curation.config import LmStudentConfig, LoraConfig
 from curation.errors import ConfigError, TrainingError
+from curation.models import load_model
 from curation.refs import ModelRef
-from train.agreement import count_workers, gather_values
 from train.callbacks import Partial
-from train.models import TrainingRecord, save
+from train.launch import count_workers, gather_values
+from train.models import TRAINING, TrainingRecord
 
 MOST_POSITIONS = 256
 """Maximum number of labels, and of end tokens, of a micro-batch that are examined."""
@@ -160,11 +163,10 @@ def is_read_once(config: LmStudentConfig) -> bool:
     return config.sharding == "fsdp" and count_workers() > 1 and config.method != "grpo"
 
 
-@contextlib.contextmanager
-def read_once(config: LmStudentConfig) -> Iterator[None]:
-    """Let ``transformers`` read weights only in the first worker, if :func:`is_read_once`."""
-    with patch_environment(**(READ_ONCE if is_read_once(config) else {})):
-        yield
+def read_once(config: LmStudentConfig) -> contextlib.AbstractContextManager[None]:
+    """Let ``transformers``, within the context, read weights only in the first worker, if :func:`is_read_once`."""
+    context: contextlib.AbstractContextManager[None] = patch_environment(**(READ_ONCE if is_read_once(config) else {}))
+    return context
 
 
 def shift_warm_up(scheduler: Any, warm_up: int) -> Any:
@@ -228,18 +230,38 @@ class Guarded(Trainer):
     def finish(
         self, unfinished: Partial, tokenizer: Any, base: ModelRef, lora: LoraConfig | None, record: TrainingRecord
     ) -> None:
-        """Put the result in its place (:func:`train.models.save`); all workers gather a sharded model's weights."""
-        weights: dict[str, torch.Tensor] = {}
+        """Save an adapter, or a full model with its tokenizer, and the record of its training in the result's place.
+
+        An adapter that was trained on a base with an adapter gets the merged base beside it, in ``base``, in the type
+        that it was trained on, and refers to it by its final place. All workers gather a sharded model's weights.
+        """
+        gathered: dict[str, torch.Tensor] = {}
         model: Any = self.model
         for name, weight in model.state_dict().items() if self.is_fsdp_enabled else ():
             full = weight.full_tensor() if isinstance(weight, DTensor) else weight
             if self.is_world_process_zero():  # accelerate's own gathering loses their storage on CPUs
-                weights[name] = full.detach().cpu().clone()
+                gathered[name] = full.detach().cpu().clone()
+
+        def save(path: Path) -> None:
+            trained, weights = self.accelerator.unwrap_model(model), gathered or None
+            shutil.rmtree(path, ignore_errors=True)
+            trained.config.use_cache = True
+            if lora is None:
+                trained.save_pretrained(path, state_dict=weights)
+                tokenizer.save_pretrained(path)
+            else:
+                if base.adapter is not None:  # not what was merged into it
+                    trained.peft_config["default"].base_model_name_or_path = str(unfinished.output / "base")
+                # Without save_embedding_layers peft asks the hub whether they were changed.
+                trained.save_pretrained(path, state_dict=weights, save_embedding_layers=False)
+            if lora is not None and base.adapter is not None:
+                dtype = str(trained.get_input_embeddings().weight.dtype).removeprefix("torch.")
+                load_model(base, dtype=dtype).save_pretrained(path / "base")
+                tokenizer.save_pretrained(path / "base")
+            (path / TRAINING).write_text(json.dumps(asdict(record)))
+
         if self.is_world_process_zero():
-            trained = self.accelerator.unwrap_model(self.model)
-            unfinished.finish(
-                lambda path: save(trained, tokenizer, base, lora, record, path, unfinished.output, weights or None)
-            )
+            unfinished.finish(save)
         self.accelerator.wait_for_everyone()
 
     def _get_grad_norm(self, model: object, grad_norm: object = None) -> Any:

@@ -20,7 +20,6 @@ from small_disk import small_disk
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 import train.callbacks
-import train.epochs
 import train.sft
 from benchmarks.hostile_case import RAN
 from benchmarks.hostile_models import Payload
@@ -218,7 +217,7 @@ def test_checkpoints_come_by_time_too_and_one_is_kept(case: Case, monkeypatch: p
             super().on_save(args, state, control, **kwargs)
             steps.append(case.checkpoints("out"))
 
-    monkeypatch.setattr(train.epochs, "Checkpointing", Watching)
+    monkeypatch.setattr(train.sft, "Checkpointing", Watching)
     case.train("out")
     assert steps == [[f"checkpoint-{step}"] for step in (3, 6, 9, 10)]
     steps.clear()
