@@ -16,7 +16,7 @@ class TuneConfig(Section):
     """Settings of a search: the trust functions to try (``tune.space``), how to measure them, and how to choose.
 
     Every trial is one fit on the labelled source rows. Fits on other folds and seeds then compare the best few trials
-    with the trust function of the section ``trust``, and decide (``tune.choose``).
+    with the trust function of the section ``trust``, and decide (``tune.search``).
     """
 
     RESOURCES: ClassVar[set[str]] = {"parallel", "cpus_per_trial", "gpus_per_trial", "memory_gib_per_trial"}

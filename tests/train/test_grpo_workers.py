@@ -76,9 +76,9 @@ def killed_once(mark: str) -> Any:
     def dying(task: dict[str, Any], notes: Any) -> None:
         import ray.train
 
-        from train import grpo_trainer
+        from train import grpo
 
-        reward, calls = grpo_trainer.Game.reward, []
+        reward, calls = grpo.Game.reward, []
 
         def last(game: Any, **kwargs: Any) -> Any:
             calls.append(1)
@@ -87,7 +87,7 @@ def killed_once(mark: str) -> Any:
                 os.kill(os.getpid(), signal.SIGKILL)
             return reward(game, **kwargs)
 
-        grpo_trainer.Game.reward = last
+        grpo.Game.reward = last
         original(task, notes)
 
     original = student._train
