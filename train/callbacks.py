@@ -9,6 +9,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -81,8 +82,13 @@ class Partial:
 
     @property
     def last_checkpoint(self) -> str | None:
-        """The newest good checkpoint of ``transformers.Trainer``, or ``None`` if there is none."""
-        return next((str(path) for path in self._list_newest_first() if _is_good(path)), None)
+        """The newest sealed checkpoint of ``transformers.Trainer`` with all its files, or ``None`` if there is none."""
+        for checkpoint in self._list_newest_first():
+            with suppress(OSError, ValueError):  # unsealed, or without one of its files
+                sizes = json.loads((checkpoint / SEAL).read_text())
+                if all((checkpoint / name).stat().st_size == size for name, size in sizes.items()):
+                    return str(checkpoint)
+        return None
 
     def seal(self, checkpoint: Path) -> None:
         """Declare a checkpoint complete once its files are on the disk; raise if another driver has the run."""
@@ -113,15 +119,6 @@ class Partial:
 
     def _list_newest_first(self) -> list[Path]:
         return sorted(self.checkpoints.glob("checkpoint-*"), key=lambda path: -int(path.name.partition("-")[2]))
-
-
-def _is_good(checkpoint: Path) -> bool:
-    """Return whether a checkpoint is sealed and still has all its files."""
-    try:
-        sizes = json.loads((checkpoint / SEAL).read_text())
-        return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError):
-        return False
 
 
 class Checkpointing(TrainerCallback):

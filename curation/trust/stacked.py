@@ -7,9 +7,9 @@ fitted on numbers and logits of all labelled rows, so that its output is a proba
 calibration. ``train.stack`` fits the stack, with fewer inputs, down to a single number, if those do as well.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -191,31 +191,25 @@ class StackedTrust(StateTrust):
     def logits(self, hidden_ND: Tensor) -> Scores:
         """Return each row's logit from its concatenated inputs, float32 [N], as if its label were no known class."""
         states_ND, numbers_NK = torch.split(hidden_ND, [self._width, len(self.numbers)], dim=1)
-        return self._compute_logits([states_ND], numbers_NK.double().numpy(), np.full(len(hidden_ND), np.nan))
+        return self.raw_of([states_ND, numbers_NK.double().numpy(), np.full(len(hidden_ND), np.nan)])
 
     def raw_with(self, hidden_ND: Tensor, numbers_NK: Float64s, names: Sequence[str]) -> Scores:
         """Return the logit of each row of a fit, float32 [N]; the number called ``LABEL`` is its class's index."""
         of_names = [names.index(name) for name in self.numbers]
         class_N = numbers_NK[:, names.index(LABEL)] if LABEL in names else np.full(len(numbers_NK), np.nan)
-        return self._compute_logits([hidden_ND], numbers_NK[:, of_names], class_N)
+        return self.raw_of([hidden_ND, numbers_NK[:, of_names], class_N])
 
-    def _read_scorer(self, labels: pa.RecordBatch) -> tuple[Bools, Callable[[slice], Scores]]:
-        """Return the same as for one function; a row lacks an input also if it has none of the numbers."""
-        missing_N, states, numbers_NK, class_N = self._read(labels)
-
-        def score_rows(rows: slice) -> Scores:
-            return self._compute_logits([column[rows] for column in states], numbers_NK[rows], class_N[rows])
-
-        return missing_N, score_rows
+    def raw_of(self, columns: Sequence[Any]) -> Scores:
+        """Return the logit of each row, float32 [N]; ``columns`` are those of :meth:`_read`."""
+        return self.combination.logits(self._join_columns(columns)).astype(np.float32)
 
     def explained(self, labels: pa.RecordBatch) -> dict[str, Float64s]:
         """Return how far each input's value, compared with its mean, shifts each row's logit, float64 [N] by name."""
-        _, states, numbers_NK, class_N = self._read(labels)
-        parts_NK = self.combination.parts(self._join_columns(states, numbers_NK, class_N))
+        parts_NK = self.combination.parts(self._join_columns(self._read(labels)[0]))
         return {name: parts_NK[:, place] for place, name in enumerate(self.combination.names)}
 
-    def _read(self, labels: pa.RecordBatch) -> tuple[Bools, Sequence[Tensor], Float64s, Float64s]:
-        """Return whether each row lacks a score, the columns that the members read, its numbers and its class.
+    def _read(self, labels: pa.RecordBatch) -> tuple[Sequence[Any], Bools]:
+        """Return the columns of states, the numbers and each row's class; and which rows lack a state or all numbers.
 
         The class is its index, float64 [N]; NaN if it is unknown or there is no class probe.
         """
@@ -225,23 +219,19 @@ class StackedTrust(StateTrust):
         if self.numbers:
             missing_N |= np.isnan(numbers_NK).all(axis=1)
         if self.read_by_members:
-            names = self.features[: len(self.read_by_members)]
-            found = read_states(labels, names)
-            found.check_size(names, self._width)
-            columns, missing_N = found.columns, missing_N | found.missing_N
+            columns, lacking_N = read_states(labels, self.features[: len(self.read_by_members)], self._width)
+            missing_N |= lacking_N
         if self.class_probe is not None:
             if LABEL not in labels.schema.names:
                 raise SourceError(
                     f"labels: column {LABEL} is missing, whose class the trust function compares; label again"
                 )
             class_N = find_value_places(labels.column(LABEL), self.class_probe.classes)
-        return missing_N, columns, numbers_NK, class_N
+        return (*columns, numbers_NK, class_N), missing_N
 
-    def _compute_logits(self, states: Sequence[Tensor], numbers_NK: Float64s, class_N: Float64s) -> Scores:
-        return self.combination.logits(self._join_columns(states, numbers_NK, class_N)).astype(np.float32)
-
-    def _join_columns(self, states: Sequence[Tensor], numbers_NK: Float64s, class_N: Float64s) -> Float64s:
-        """Return the columns that the combination reads, float64 [N, K]."""
+    def _join_columns(self, read: Sequence[Any]) -> Float64s:
+        """Return the columns that the combination reads, float64 [N, K], from those of :meth:`_read`."""
+        *states, numbers_NK, class_N = read
         columns = [numbers_NK]
         if self.probes is not None:
             columns.append(self.probes.logits(states))

@@ -1,7 +1,7 @@
 """The base class of trust functions that read hidden states, and their inputs as views of a batch's memory."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -107,20 +107,18 @@ class StateTrust(ABC):
         Raises:
             SourceError: a column is missing, or the states differ in size from those of the fit.
         """
-        missing_N, score_rows = self._read_scorer(labels)
+        columns, missing_N = self._read(labels)
         raw_N = np.empty(labels.num_rows, dtype=np.float32)
         for start in range(0, labels.num_rows, SCORE_ROWS):
             rows = slice(start, start + SCORE_ROWS)
-            raw_N[rows] = score_rows(rows)
+            raw_N[rows] = self.raw_of([column[rows] for column in columns])
         raw_N[missing_N] = np.nan
         return raw_N
 
-    def _read_scorer(self, labels: pa.RecordBatch) -> tuple[Bools, Callable[[slice], Scores]]:
-        """Return which rows lack an input, bool [N], and a function that returns the raw scores of a slice of rows."""
-        states = read_states(labels, self.features)
+    def _read(self, labels: pa.RecordBatch) -> tuple[Sequence[Any], Bools]:
+        """Return the columns that :meth:`raw_of` takes, and whether each row lacks an input, bool [N]."""
         width, size = (0, 0) if self.pca is None else self.pca.shape
-        states.check_size(self.features, self.size - size + width)
-        return states.missing_N, lambda rows: self.raw_of([column[rows] for column in states.columns])
+        return read_states(labels, self.features, self.size - size + width)
 
     def source_score(self, labels: pa.RecordBatch) -> Scores:
         """Return the raw scores of source rows: held-out scores or NaN for rows of the fit, else :meth:`raw_score`."""
@@ -211,25 +209,13 @@ class States(NamedTuple):
     missing_N: Bools
     """Whether any input of each row is null, bool [N]."""
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The number of values per row of each column."""
-        return tuple(column.shape[1] for column in self.columns)
 
-    def check_size(self, names: Sequence[str], fitted: int) -> None:
-        """Raise ``SourceError`` if the columns ``names`` have another number of values per row than those of a fit."""
-        if sum(self.sizes) != fitted:
-            raise SourceError(
-                f"{', '.join(names)}: {sum(self.sizes)} numbers a row, but the trust function was fitted on {fitted}; "
-                "score the labels of the teacher that it was fitted for"
-            )
-
-
-def read_states(labels: pa.RecordBatch, columns: Sequence[str]) -> States:
+def read_states(labels: pa.RecordBatch, columns: Sequence[str], fitted: int | None = None) -> States:
     """Return the ``fixed_size_list`` columns of a batch without a copy, and its scalar columns.
 
     Raises:
-        SourceError: a column is missing, or is neither a fixed-size list of floating-point numbers nor a number.
+        SourceError: a column is missing, or is neither a fixed-size list of floating-point numbers nor a number; or a
+            row has another number of values than ``fitted``, that of a fit.
     """
     missing_N = np.zeros(labels.num_rows, dtype=np.bool_)
     views = []
@@ -252,4 +238,10 @@ def read_states(labels: pa.RecordBatch, columns: Sequence[str]) -> States:
         if values.null_count:
             slots = values.slice(array.offset * size, len(array) * size).is_null().to_numpy(zero_copy_only=False)
             missing_N |= slots.reshape(len(array), size).any(axis=1)
+    num = sum(view.shape[1] for view in views)
+    if fitted is not None and num != fitted:
+        raise SourceError(
+            f"{', '.join(columns)}: {num} numbers a row, but the trust function was fitted on {fitted}; "
+            "score the labels of the teacher that it was fitted for"
+        )
     return States(tuple(views), missing_N)
