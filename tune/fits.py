@@ -106,7 +106,7 @@ class Fits:
                 name="trials",
                 storage_path=str(scratch),
                 verbose=0,
-                stop=searcher.stopper,
+                stop=searcher,
                 failure_config=ray.tune.FailureConfig(max_failures=MOST_DEATHS),
                 checkpoint_config=ray.tune.CheckpointConfig(checkpoint_at_end=False),
             ),
@@ -115,32 +115,18 @@ class Fits:
             with _quiet():
                 wait_for_call(tuner.fit)
         finally:
-            searcher.stopper.stopped.set()
+            searcher.stopped.set()
         remove(scratch)
         if searcher.failed is not None:
             raise searcher.failed
         return searcher.trials
 
 
-class _Stopper(ray.tune.Stopper):
-    """A stopper that ends all trials when the search is interrupted: nothing starts or is recorded any more."""
+class _FitNumbers(Searcher, ray.tune.Stopper):
+    """A searcher that gives Ray Tune the fits that are not recorded, in order, and records those that end.
 
-    def __init__(self) -> None:
-        self.stopped = threading.Event()
-
-    def __call__(self, trial_id: str, result: Mapping[str, object]) -> bool:
-        return False
-
-    def stop_all(self) -> bool:
-        return self.stopped.is_set()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as a new stopper: Ray Tune saves the stopper of an experiment, which is never restored."""
-        return (_Stopper, ())
-
-
-class _FitNumbers(Searcher):
-    """A searcher that gives Ray Tune the fits that are not recorded, in order, and records those that end."""
+    Once ``stopped`` is set, because the search is interrupted, it ends all trials: nothing starts or is recorded.
+    """
 
     def __init__(
         self,
@@ -153,7 +139,7 @@ class _FitNumbers(Searcher):
         """Keep each fit that has ended in a file of the folder ``records``."""
         super().__init__()
         self.failed: Exception | None = None
-        self.stopper = _Stopper()
+        self.stopped = threading.Event()
         self._ask, self._folds, self._records, self._on_done, self._until = ask, folds, records, on_done, until
         self._next = 0
         self._running: dict[str, Trial] = {}
@@ -171,7 +157,7 @@ class _FitNumbers(Searcher):
 
     def suggest(self, trial_id: str) -> Any:
         """Return the next fit that is not recorded, or None while results of earlier fits are awaited."""
-        while self._next < len(self._folds) and time.monotonic() <= self._until and not self.stopper.stop_all():
+        while self._next < len(self._folds) and time.monotonic() <= self._until and not self.stopped.is_set():
             point = self._ask(self._next)
             if point is None:
                 return None
@@ -190,7 +176,7 @@ class _FitNumbers(Searcher):
     def on_trial_complete(self, trial_id: str, result: Json | None = None, error: bool = False) -> None:
         """Record the outcome or the error of a fit."""
         asked = self._running.pop(trial_id, None)
-        if asked is None or self.stopper.stop_all():
+        if asked is None or self.stopped.is_set():
             return  # told before, as Ray Tune does; or interrupted, not ended
         died = f"its process died {MOST_DEATHS + 1} times; lower tune.parallel, or declare its memory"
         came: Json = {"error": died} if error or result is None else json.loads(result["came"])
@@ -202,7 +188,7 @@ class _FitNumbers(Searcher):
             write_atomically(self._records / f"{trial.number:05d}.json", text)
         except Exception as failed:  # a full store; Ray Tune would only log it
             self.failed = failed
-            self.stopper.stopped.set()
+            self.stopped.set()
             return
         self.done[trial.number] = trial
         self._tell(trial)
@@ -215,6 +201,12 @@ class _FitNumbers(Searcher):
         if trial.outcome is not None:
             self._ended[self._describe_fit(trial)] = trial.outcome
         self._on_done(trial, len(self.done))
+
+    def __call__(self, trial_id: str, result: Mapping[str, object]) -> bool:
+        return False  # no trial is ended alone
+
+    def stop_all(self) -> bool:
+        return self.stopped.is_set()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return no state: Ray Tune saves the searcher of an experiment, but a search resumes from the records."""

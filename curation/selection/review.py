@@ -160,10 +160,7 @@ def _allocate_extra(size_S: Int64s, prior_S: Float64s, uniform_S: Int64s, num: i
 def _find_smallest(hash_N: Uint64s, count: int) -> Bools:
     """Return which rows have the ``count`` smallest hashes, bool [N]."""
     found_N = np.zeros(len(hash_N), dtype=np.bool_)
-    if count >= len(hash_N):
-        found_N[:] = True
-    elif count:
-        found_N[np.argpartition(hash_N, count - 1)[:count]] = True
+    found_N[np.argsort(hash_N)[:count]] = True
     return found_N
 
 

@@ -31,7 +31,6 @@ Departures from the paper: the coarse grid consists of quantiles (raw scores hav
 """
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
@@ -50,12 +49,7 @@ from curation.selection.risk.rules import (
     Problem,
     RankedRows,
     Rule,
-    RuleResult,
-    apply_fixed_sequence,
-    apply_hoeffding,
-    apply_hoeffding_bonferroni,
-    apply_hoeffding_grid,
-    apply_hoeffding_split,
+    apply_rule,
     compute_rule_curve,
 )
 
@@ -123,7 +117,7 @@ def calibrate(
     """
     settings: Json = {"alpha": alpha, "delta": delta, "rule": rule, "kind": kind, "seed": seed, "floor": floor}
     problem = _make_problem(scores_M, correct_M, pool_scores_N, **settings)
-    found = _RULES[rule](problem)
+    found = apply_rule(problem, rule)
     candidates, place = found.candidates, found.place
     threshold = None if place is None else float(candidates.threshold_G[place])
     certified = found.certified and threshold is not None and threshold < math.inf
@@ -213,15 +207,6 @@ def _make_problem(
         seed=seed,
         floor=floor,
     )
-
-
-_RULES: Mapping[Rule, Callable[[Problem], RuleResult]] = {
-    "fixed_sequence": apply_fixed_sequence,
-    "hoeffding": apply_hoeffding,
-    "hoeffding_bonferroni": apply_hoeffding_bonferroni,
-    "hoeffding_grid": apply_hoeffding_grid,
-    "hoeffding_split": apply_hoeffding_split,
-}
 
 
 def _describe_guarantee(problem: Problem, rule: Rule) -> str:
