@@ -61,7 +61,12 @@ def fit_ridge(hidden_ND: Floats, target_NC: Float64s, fold_N: Int64s) -> Ridge:
     scaled_ND = (scaled_ND - mean_D) / scale_D
     wanted_NC = torch.from_numpy(target_NC)
     mean_C = wanted_NC.mean(0)
-    value_R, left_NR = _decompose(scaled_ND)
+    # Squared singular values above rounding, and left singular vectors, by the smaller Gram matrix.
+    is_wide = num_rows <= width
+    value_R, vectors = torch.linalg.eigh(scaled_ND @ scaled_ND.T if is_wide else scaled_ND.T @ scaled_ND)
+    kept_R = value_R > max(float(value_R[-1]), 1e-12) * 1e-9
+    value_R, vectors = value_R[kept_R], vectors[:, kept_R]
+    left_NR = vectors if is_wide else scaled_ND @ vectors / value_R.sqrt()
     along_RC = left_NR.T @ (wanted_NC - mean_C)
     folds = [torch.from_numpy(np.flatnonzero(fold_N == fold)) for fold in np.unique(fold_N)]
     best_error, best_strength, best_NC = float("inf"), STRENGTHS[0], wanted_NC
@@ -82,15 +87,6 @@ def fit_ridge(hidden_ND: Floats, target_NC: Float64s, fold_N: Int64s) -> Ridge:
         others_C = (wanted_NC.sum(0) - wanted_NC[rows_B].sum(0)) / (num_rows - len(rows_B))
         best_NC[rows_B] += mean_C - others_C
     return Ridge(weight_DC.numpy(), (mean_C - mean_D @ weight_DC).numpy(), best_NC.numpy(), best_strength)
-
-
-def _decompose(scaled_ND: Tensor) -> tuple[Tensor, Tensor]:
-    """Return squared singular values above rounding, and left singular vectors [N, R], by the smaller Gram matrix."""
-    num_rows, width = scaled_ND.shape
-    value_R, vector_RR = torch.linalg.eigh(scaled_ND @ scaled_ND.T if num_rows <= width else scaled_ND.T @ scaled_ND)
-    kept_R = value_R > max(float(value_R[-1]), 1e-12) * 1e-9
-    value_R, vectors = value_R[kept_R], vector_RR[:, kept_R]
-    return value_R, vectors if num_rows <= width else scaled_ND @ vectors / value_R.sqrt()
 
 
 def _solve_left_out(part_BR: Tensor, residual_BC: Tensor) -> Tensor:

@@ -70,7 +70,10 @@ def fit_stacked(
         stack.fit_class_probe()
         if stack.num_rows >= recipe.network_rows:
             stack.fit_networks(note)
-        stacked = stack.all_columns()
+        stacked = stack.fit_logistic(STACKED, stack.members)
+        if stack.num_rows >= recipe.tree_rows:  # boosted trees, if better
+            trees = stack.folded.trees(STACKED, *stack.join_columns(stack.members), config)
+            stacked = max(stacked, trees, key=lambda candidate: compute_auc_value(candidate.raw_M, stack.correct_M))
     simpler = [*free, *([] if stacked is numbers else [numbers])]
     taken, choice = choose_candidate(simpler, stacked, stack.correct_M, recipe.proof)
     return stack.made(taken, origin, choice)
@@ -104,7 +107,7 @@ class _Stack:
             )
         cluster_M = None if rows.cluster_N is None else rows.cluster_N[self._used_M]
         fold_M = assign_folds(rows.row_ids_N[self._used_M], self.correct_M, recipe.folds, seed, cluster_M=cluster_M)
-        self._folded = Folded(self.correct_M, fold_M)
+        self.folded = Folded(self.correct_M, fold_M)
         known = [name for name in rows.numbers if name != LABEL]  # the class of a label is no number of the answer
         kept = [name in known and has_spread(rows.numbers_NK[self._used_M, n]) for n, name in enumerate(rows.numbers)]
         self._numbers = [name for name, keep in zip(rows.numbers, kept, strict=True) if keep]
@@ -114,7 +117,7 @@ class _Stack:
                 "trust: the source's labels hold no number of the answers that differs between rows "
                 f"({', '.join(known) or 'none is stored'}); label again, or set trust.kind: neural"
             )
-        self._members: list[tuple[str, Float64s]] = []
+        self.members: list[tuple[str, Float64s]] = []
         """The members' names and out-of-fold logits [M]."""
         self._fitted: dict[str, Any] = {}
         """The fitted members, as :class:`StackedTrust` takes them."""
@@ -126,25 +129,17 @@ class _Stack:
         columns = {name: trust.column for name in names if isinstance(trust := TRUST[name], Column)}
         stored = {name: column for name, column in columns.items() if column in self._numbers}
         found = [
-            self._folded.alone(name, column, self._numbers_MK[:, self._numbers.index(column)])
+            self.folded.alone(name, column, self._numbers_MK[:, self._numbers.index(column)])
             for name, column in (stored or {self._numbers[0]: self._numbers[0]}).items()
         ]
         return sorted(found, key=lambda candidate: -compute_auc_value(candidate.raw_M, self.correct_M))
-
-    def all_columns(self) -> Candidate:
-        """Return the logistic regression of numbers and members, or with many rows, boosted trees if better."""
-        found = self.fit_logistic(STACKED, self._members)
-        if self.num_rows >= self.recipe.tree_rows:
-            trees = self._folded.trees(STACKED, *self._join_columns(self._members), self._config)
-            found = max(found, trees, key=lambda candidate: compute_auc_value(candidate.raw_M, self.correct_M))
-        return found
 
     def fit_logistic(self, name: str, members: Sequence[tuple[str, Float64s]]) -> Candidate:
         """Return the logistic regression of the answers' numbers and these members."""
         leads = [candidate.combination.names[0] for candidate in self.free[:NUM_LEADS]]
         rising = [candidate.combination.names[0] for candidate in self.free if is_free(candidate.name)]
-        names, columns_MK = self._join_columns(members)
-        return self._folded.logistic(name, names, columns_MK, leads=leads, rising=rising, num_members=len(members))
+        names, columns_MK = self.join_columns(members)
+        return self.folded.logistic(name, names, columns_MK, leads=leads, rising=rising, num_members=len(members))
 
     @cached_property
     def _projected(self) -> tuple[LabelledRows, PrincipalComponents | None]:
@@ -168,14 +163,14 @@ class _Stack:
         weight_MD, bias_M = np.zeros((len(parts), ends[-1])), np.empty(len(parts))
         target_M1 = np.where(self.correct_M, 1.0, -1.0)[:, None]
         for place, (name, part) in enumerate(parts.items()):
-            probe = fit_ridge(hidden_MD[:, part], target_M1, self._folded.fold_M)
+            probe = fit_ridge(hidden_MD[:, part], target_M1, self.folded.fold_M)
             weight_MD[place, part], bias_M[place] = probe.weight_DC[:, 0], probe.bias_C[0]
-            self._members.append((f"probe of {name}", probe.out_of_fold_NC[:, 0]))
+            self.members.append((f"probe of {name}", probe.out_of_fold_NC[:, 0]))
         weights, centre_D = torch.from_numpy(weight_MD), torch.from_numpy(hidden_MD.mean(axis=0, dtype=np.float64))
         biases = torch.from_numpy(bias_M) + weights @ centre_D  # of rows less their centre
         if pca is not None:
             weights, biases, centre_D = pca.fold(weights, biases, centre_D)
-        self._fitted["probes"] = Probes([name for name, _ in self._members], weights, biases, centre_D)
+        self._fitted["probes"] = Probes([name for name, _ in self.members], weights, biases, centre_D)
 
     def fit_networks(self, note: Note) -> None:
         """Fit one network per fold on the other folds; a new row's logit is that of their mean probability.
@@ -185,7 +180,7 @@ class _Stack:
         (rows, pca), num_folds = self._projected, self.recipe.folds
         settings = self.recipe.network(self._config).model_copy(update={"pca": None})
         fold_N = np.full(len(rows.part_N), UNUSED)
-        fold_N[self._used_M] = self._folded.fold_M
+        fold_N[self._used_M] = self.folded.fold_M
         out_M, nets = np.empty(self.num_rows), []
         for fold in range(num_folds):
             own = derive(self._seed, f"fold {fold}")
@@ -194,20 +189,20 @@ class _Stack:
             part_N[(fold_N == fold) | (fold_N < 0)] = UNUSED
             of_others = rows._replace(part_N=part_N)
             network = fit_neural(of_others, settings, seed=own, origin={}, note=note_part(note, fold, num_folds))
-            held_M = self._folded.fold_M == fold
+            held_M = self.folded.fold_M == fold
             out_M[held_M] = compute_logits_at(network, rows, self._used_M[held_M])
             nets.append(network.net)
         self._fitted["networks"] = DeepEnsemble(nets, self._config.inputs, {}).with_pca(pca)
-        self._members.append((NETWORKS, out_M))
+        self.members.append((NETWORKS, out_M))
 
     def fit_class_probe(self) -> None:
         """Fit a probe of the prompt's states for the log-odds of each row's label, if labels are a closed set."""
-        found = fit_class_probe(self._rows, self._used_M, self._folded.fold_M, self._config.states)
+        found = fit_class_probe(self._rows, self._used_M, self.folded.fold_M, self._config.states)
         if found is not None and has_spread(odds_M := found[1]):
             self._fitted["class_probe"] = found[0]
-            self._members.append((CLASS_PROBE, np.where(np.isnan(odds_M), np.nanmean(odds_M), odds_M)))
+            self.members.append((CLASS_PROBE, np.where(np.isnan(odds_M), np.nanmean(odds_M), odds_M)))
 
-    def _join_columns(self, members: Sequence[tuple[str, Float64s]]) -> tuple[tuple[str, ...], Float64s]:
+    def join_columns(self, members: Sequence[tuple[str, Float64s]]) -> tuple[tuple[str, ...], Float64s]:
         """Return the names and the values [M, K] of a combination's columns: the numbers and the members' logits."""
         columns_MK = np.concatenate([self._numbers_MK, *(out_M[:, None] for _, out_M in members)], axis=1)
         return (*self._numbers, *(member for member, _ in members)), columns_MK
