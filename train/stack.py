@@ -22,8 +22,8 @@ from curation.hashing import derive, hash_unit
 from curation.json_types import Json
 from curation.metrics import compute_auc_value
 from curation.trust.class_probe import CLASS_PROBE, LABEL
-from curation.trust.components import PrincipalComponents
 from curation.trust.deep_ensemble import DeepEnsemble
+from curation.trust.folded import PrincipalComponents
 from curation.trust.parts import FIT, UNUSED, VALIDATION
 from curation.trust.stacked import NETWORKS, Probes, StackedTrust, Trees
 from train.combining import NUM_LEADS, Candidate, Folded, assign_folds, choose_candidate, has_spread

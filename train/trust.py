@@ -29,8 +29,8 @@ from curation.telemetry.standing import Update
 from curation.trust import Scores, saved
 from curation.trust.attention import AttentionArchitecture, AttentionNet, AttentionTrust
 from curation.trust.calibration import fit_calibration
-from curation.trust.components import PrincipalComponents, check_size, compute_principal_components
 from curation.trust.deep_ensemble import DeepEnsemble
+from curation.trust.folded import PrincipalComponents, check_size, compute_principal_components
 from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
 from curation.trust.parts import FIT, NAMES, VALIDATION, assign_parts, make_candidates_filter
 from curation.trust.stacked import list_stored_numbers, read_numbers

@@ -20,7 +20,7 @@ from curation.storage.paths import Place
 from curation.tables.schemas import describe_mend, get_input_column, is_number
 from curation.trust import Scores, saved
 from curation.trust.calibration import Calibration
-from curation.trust.components import PrincipalComponents
+from curation.trust.folded import PrincipalComponents
 
 SCORE_ROWS = 512
 """Number of rows per forward pass in scoring; their states and the outputs of a layer stay in a core's cache."""

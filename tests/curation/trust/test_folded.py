@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from curation.trust.components import compute_principal_components
 from curation.trust.deep_ensemble import DeepEnsemble
+from curation.trust.folded import compute_principal_components
 from curation.trust.linear_probe import LinearProbe
 from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
 
