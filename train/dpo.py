@@ -22,8 +22,8 @@ from curation.config.dpo import DpoConfig
 from curation.refs import ModelRef, TableRef
 from train.models import TrainingResult
 from train.sft import IGNORED, RowTrainer, collate
-from train.student import train_student
 from train.tokens import TrainingRow
+from train.trainer import train_student
 
 
 def make_pair_batch(rows: Sequence[TrainingRow], pad: int) -> dict[str, Any]:

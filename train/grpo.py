@@ -43,9 +43,8 @@ from train.models import (
 )
 from train.rollouts import Rollout, Rollouts, RolloutTask, TransformersRollouts, Wanted, grade, make_seeds
 from train.rollouts_vllm import VllmRollouts, is_vllm_backend
-from train.student import train_student
 from train.tokens import prompt_ids
-from train.trainer import Guarded, make_arguments
+from train.trainer import Guarded, make_arguments, train_student
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # its rollout_func is pinned by constraints.txt
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")

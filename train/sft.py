@@ -38,9 +38,8 @@ from curation.refs import ModelRef, TableRef
 from train.callbacks import Checkpointing, Partial, Progress, StoredCheckpoints
 from train.models import TrainingRecord, TrainingResult, count_warm_up_steps, load_base, make_trainable
 from train.stream import Division, Order, TokenRows
-from train.student import train_student
 from train.tokens import TrainingRow
-from train.trainer import FirstStep, Guarded, make_arguments, read_once
+from train.trainer import FirstStep, Guarded, make_arguments, read_once, train_student
 
 log = get_logger(__name__)
 
@@ -296,5 +295,5 @@ fine_tune = SftTrainer.train_on
 
 
 def train_sft(base: ModelRef, rows: TableRef, config: SftConfig, **how: Any) -> TrainingResult:
-    """Fine-tune ``base`` on ``prompt`` and ``completion`` of ``rows`` by :func:`train.student.train_student`."""
+    """Fine-tune ``base`` on ``prompt`` and ``completion`` of ``rows`` by :func:`train.trainer.train_student`."""
     return train_student(fine_tune, base, rows, config, **how)

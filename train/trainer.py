@@ -1,4 +1,9 @@
-"""``transformers.Trainer`` for trainings here: it stops at a non-finite loss or gradient, and at a full disk."""
+"""Trains a student on a selection by any method; a teacher's format adaptation works the same way.
+
+A killed worker is replaced and resumes from the last checkpoint beside ``output``. On several nodes ``output`` is a
+directory that all of them share, or in an object store; with an object store, workers train in local directories.
+``transformers.Trainer`` stops here at a non-finite loss or gradient, and at a full disk.
+"""
 
 import contextlib
 import errno
@@ -11,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import lance
 import numpy as np
 import torch
 from accelerate.utils import (  # type: ignore[import-untyped]
@@ -24,12 +30,17 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import PrinterCallback, Trainer
 
 from curation.config import LmStudentConfig, LoraConfig
-from curation.errors import ConfigError, TrainingError
+from curation.errors import ConfigError, SourceError, TrainingError
+from curation.json_types import Json
 from curation.models import load_model
-from curation.refs import ModelRef
-from train.callbacks import Partial
-from train.launch import count_workers, gather_values
-from train.models import TRAINING, TrainingRecord
+from curation.refs import ModelRef, TableRef
+from curation.storage.cache import scratch, staged
+from curation.storage.paths import Place, Remote, to_place
+from curation.telemetry.standing import Update
+from train import fence
+from train.callbacks import Partial, StoredCheckpoints
+from train.launch import FINAL, Notes, count_workers, gather_values, launch
+from train.models import TRAINING, TrainingRecord, TrainingResult, read_saved
 
 MOST_POSITIONS = 256
 """Maximum number of labels, and of end tokens, of a micro-batch that are examined."""
@@ -47,6 +58,67 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """Errors of a file system that trying again does not mend."""
 HIDDEN = ("PytorchStreamWriter failed", "inline_container.cc", *(f"(os error {number})" for number in FULL))
 """Words of torch's and safetensors' writers, which hide these errors in their own."""
+
+Learn = Callable[..., TrainingRecord]
+"""A training method, called in each worker as ``learn(base, rows, config, seed=, output=, progress=, kept=, **read)``.
+
+It trains ``base`` on ``rows`` and saves the result to the path ``output`` atomically. All workers call it with the same
+arguments, but only the first has ``progress``, a function of rows done, rows in all and words on the loss. ``kept``
+(``train.callbacks.StoredCheckpoints``) stores checkpoints if the workers do not share ``output``.
+"""
+
+
+def train_student(
+    learn: Learn,
+    base: ModelRef,
+    rows: TableRef,
+    config: LmStudentConfig,
+    *,
+    seed: int,
+    output: Place,
+    name: str,
+    update: Update = lambda standing: None,
+    **read: object,
+) -> TrainingResult:
+    """Run ``learn`` in the workers that ``config`` requests, with the arguments ``read``.
+
+    ``update`` receives rows done and rows in all, over all epochs.
+
+    Raises:
+        SourceError: the table has no rows, or none that the method can use.
+        ConfigError: the configuration does not fit the base, or the batch sizes do not divide.
+        TrainingError: the training failed in a way that every further attempt would repeat.
+        RunFailedError, CommitError: as :func:`train.launch.launch`.
+    """
+    if not lance.dataset(rows.uri, version=rows.version).count_rows():
+        raise SourceError(f"student {name}: {rows.uri} (version {rows.version}) has no rows; select at least one")
+    count_accumulation_steps(config, config.num_workers)
+    output = output.resolve()
+    arguments = (base.to_json(), rows.to_json(), config)
+    task = {"learn": learn, "arguments": arguments, "read": {"seed": seed, **read}, "output": str(output), "name": name}
+    launch(_train, task, config, name=name, output=output, update=update)
+    return read_saved(base, config.lora, output)
+
+
+def _train(task: Json, notes: Notes | None) -> None:
+    """Train the student in each worker."""
+    output = to_place(task["output"])
+    base, rows, config = task["arguments"]
+    try:
+        with scratch(output) if notes is None else staged(output) as local:
+            task["learn"](
+                ModelRef.from_json(base),
+                TableRef.from_json(rows),
+                config,
+                output=local,
+                progress=None if notes is None else notes.note,
+                kept=StoredCheckpoints() if isinstance(output, Remote) else None,
+                **task["read"],
+            )
+            if notes is not None:  # before what is written here is put in the place of what another driver may have put
+                fence.require()
+    except FINAL as error:
+        raise type(error)(f"student {task['name']}: {error}") from error
 
 
 class FirstStep:

@@ -20,7 +20,7 @@ from curation.errors import RunFailedError
 from curation.models import create, load_model
 from curation.refs import ModelRef
 from curation.tables import io
-from train import student
+from train import trainer
 from train.grpo import train_grpo
 from train.models import TrainingResult, read_saved
 
@@ -90,7 +90,7 @@ def killed_once(mark: str) -> Any:
         grpo.Game.reward = last
         original(task, notes)
 
-    original = student._train
+    original = trainer._train
     return dying
 
 
@@ -113,7 +113,7 @@ def test_two_workers_of_which_one_dies_go_on_as_one(
     assert len(one.record.losses) == 20 and one.record.curves["reward"][-1] > one.record.curves["reward"][0]
     output = rows.directory / "two"
     with monkeypatch.context() as patch:
-        patch.setattr(student, "_train", killed_once(str(rows.directory / "died")))
+        patch.setattr(trainer, "_train", killed_once(str(rows.directory / "died")))
         with pytest.raises(RunFailedError, match="training failed"):
             rows.trained(output, num_workers=2, max_failures=0)
     assert (rows.directory / "died").exists()
