@@ -145,10 +145,8 @@ def fit_arrays(
     weights = compute_loss_weights(correct_F, config.class_weight)
     an_epoch = -(-len(fit_F) // config.batch_size)
     interval = min(max(an_epoch, MIN_STEPS), -(-config.max_steps // MIN_EVALUATIONS))
-    steps: list[int] = []
-    losses: list[float] = []
-    aucs: list[float] = []
-    done = best = waited = 0
+    course: dict[str, list[float]] = {"steps": [], "losses": [], "validation_aucs": []}
+    done, best, waited = 0, 0, 0.0
     while done < config.max_steps and (config.patience is None or waited < config.patience):
         stop = min(done + interval, config.max_steps)
         torch.manual_seed(derive(seed, f"trust step {done} shard 0"))  # the name of fits that were divided
@@ -158,26 +156,23 @@ def fit_arrays(
                 f"steps {done + 1} to {stop}: the loss is {loss}; lower trust.learning_rate or set trust.standardise"
             )
         auc = compute_auc_value(_compute_logits(net, rows.hidden_ND, validation_V), correct_V)
-        if config.patience is None or auc > max(aucs, default=-1.0):
-            best, state = len(steps), net.state_dict()
+        if config.patience is None or auc > max(course["validation_aucs"], default=-1.0):
+            best, state = len(course["steps"]), net.state_dict()
             kept = state if config.patience is None else {name: tensor.clone() for name, tensor in state.items()}
-        steps.append(stop)
-        losses.append(loss)
-        aucs.append(auc)
-        done, waited = stop, stop - steps[best]
+        for name, value in zip(course, (stop, loss, auc), strict=True):
+            course[name].append(value)
+        done, waited = stop, stop - course["steps"][best]
         note(stop, config.max_steps, f"AUC {auc:.3f} on validation rows")
     net.load_state_dict(kept)
     logit_V = _compute_logits(net, rows.hidden_ND, validation_V)
-    record: Json = {
+    record = {
         "seed": seed,
         "num_fit": len(fit_F),
         "num_validation": len(validation_V),
         "num_repeats": rows.num_repeats,
         "share_right_fit": float(correct_F.mean()),
         "share_right_validation": float(correct_V.mean()),
-        "steps": steps,
-        "losses": losses,
-        "validation_aucs": aucs,
+        **course,
         "best": best,
         "seconds": time.monotonic() - start,
     }
