@@ -85,7 +85,7 @@ class Fits:
         config, until = self._config, math.inf if hours is None else time.time() + 3600 * hours
         fits = _NumberedFits(ask, folds, self._directory / name, on_done)
         asked, deaths = fits.iter_asked(until), Counter[int]()
-        fit: Any = ray.remote(max_retries=0, max_calls=0, **nodes.make_ray_options(config.per_trial))(_fit)
+        fit: Any = ray.remote(max_retries=0, **nodes.make_ray_options(config.per_trial))(_fit)
         how = max(1, round(config.cpus_per_trial)), until
         most = config.parallel or 3 * max(1, int(ray.cluster_resources().get("CPU", 1) / config.cpus_per_trial))
         try:
