@@ -3,6 +3,10 @@
 Several workers form a worker group of Ray Train. A single worker is a process that outlives the training
 (:class:`TrainProcess`): its start, mostly imports, is a large part of a short training, so later trainings with the
 same resources use it too.
+
+A driver that is cut off, or paused for longer than its lease lives, does not end its workers. They would go on and
+write checkpoints and the result where the next driver's training writes. So the first worker reads the lease now and
+then, in a thread of its own as a store that is down lets it wait, and again before it writes.
 """
 
 import gc
@@ -27,12 +31,12 @@ from curation.cluster import nodes
 from curation.config import TrainSection
 from curation.errors import CommitError, ConfigError, DegenerateSourceError, RunFailedError, SourceError, TrainingError
 from curation.json_types import Json
+from curation.periodic import every
 from curation.stopping import wait_for_call
 from curation.storage.lease import LeaseClaim
 from curation.storage.paths import Place, Remote, to_place, write_atomically
 from curation.tasks import find_root_error
 from curation.telemetry.standing import Update, follow_progress, note_progress
-from train import fence
 
 Value = TypeVar("Value")
 
@@ -40,6 +44,8 @@ HEALTH_CHECK_SECONDS = "0.2"
 """The interval at which Ray Train checks its workers; its default of 2 s dominates short runs."""
 FINAL = (ConfigError, DegenerateSourceError, SourceError, TrainingError)
 """Errors that all workers raise together and would raise again, so that the training is not retried."""
+LOOK_SECONDS = 5.0
+"""The time between two readings of the lease."""
 NOTE_SECONDS, REMOTE_SECONDS = 1.0, 10.0
 """Minimum seconds between two notes of progress, in a file system and in an object store."""
 
@@ -56,6 +62,45 @@ def gather_values(value: Value) -> list[Value]:
     found: list[Any] = [None] * count_workers()
     torch.distributed.all_gather_object(found, value)
     return found
+
+
+_claim: LeaseClaim | None = None
+"""The claim of the driver that started this process's training; None if no other driver can take it over."""
+_loss: CommitError | None = None
+
+
+def find_claim_error(*, read: bool) -> CommitError | None:
+    """Return the error if another driver has the directory, by the last reading or, with ``read``, by a new one."""
+    if read:
+        _look()
+    return _loss
+
+
+def require_claim() -> None:
+    """Raise ``CommitError`` if another driver than the one that started this training has the run directory."""
+    if _claim is not None:
+        _claim.require()
+
+
+@contextmanager
+def claiming(claim: LeaseClaim | None) -> Iterator[None]:
+    """Let this process train under ``claim`` within the context; raise ``CommitError`` if it is lost at the start."""
+    global _claim, _loss
+    _claim, _loss = claim, None
+    try:
+        require_claim()
+        with every(LOOK_SECONDS, _look):
+            yield
+    finally:
+        _claim = _loss = None
+
+
+def _look() -> None:
+    global _loss
+    try:
+        require_claim()
+    except CommitError as error:
+        _loss = error
 
 
 class Notes:
@@ -122,12 +167,12 @@ def _run_loop(task: Json) -> None:
     """Run the loop in a worker, under the claim on the run directory; leave an error of ``FINAL`` to the driver."""
     is_first = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
     torch.set_num_threads(task["config"].cpus_per_worker)
-    with fence.around(task["claim"] if is_first else None):
+    with claiming(task["claim"] if is_first else None):
         try:
             task["loop"](task, Notes(to_place(task["note"])) if is_first else None)
         except FINAL as error:
             if is_first:
-                fence.require()
+                require_claim()
                 write_atomically(to_place(task["failure"]), json.dumps([type(error).__name__, str(error)]))
 
 

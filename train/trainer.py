@@ -37,9 +37,8 @@ from curation.refs import ModelRef, TableRef
 from curation.storage.cache import scratch, staged
 from curation.storage.paths import Place, Remote, to_place
 from curation.telemetry.standing import Update
-from train import fence
 from train.callbacks import Partial, StoredCheckpoints
-from train.launch import FINAL, Notes, count_workers, gather_values, launch
+from train.launch import FINAL, Notes, count_workers, gather_values, launch, require_claim
 from train.models import TRAINING, TrainingRecord, TrainingResult, read_saved
 
 MOST_POSITIONS = 256
@@ -116,7 +115,7 @@ def _train(task: Json, notes: Notes | None) -> None:
                 **task["read"],
             )
             if notes is not None:  # before what is written here is put in the place of what another driver may have put
-                fence.require()
+                require_claim()
     except FINAL as error:
         raise type(error)(f"student {task['name']}: {error}") from error
 

@@ -35,8 +35,7 @@ from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
 from curation.trust.parts import FIT, NAMES, VALIDATION, assign_parts, make_candidates_filter
 from curation.trust.stacked import list_stored_numbers, read_numbers
 from curation.trust.states import SCORE_ROWS, StateTrust, read_states
-from train import fence
-from train.launch import Notes, launch
+from train.launch import Notes, launch, require_claim
 from train.probes import ClosedLabels, with_classes
 from train.trust_loop import LabelledRows, Note, drop_note, fit_arrays, note_part
 
@@ -84,7 +83,7 @@ def _fit_in_worker(task: Json, notes: Notes | None) -> None:
     assert notes is not None, "TrustConfig has one worker"
     rows, config = LabelledRows(*ray.get(task["rows"][0])), task["config"]
     trust = fit_rows(task["kind"], rows, config, seed=task["seed"], origin=task["origin"], note=notes.note)
-    fence.require()
+    require_claim()
     trust.save(to_place(task["output"]))
 
 
