@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from curation.config import TrustConfig
 from curation.errors import ConfigError
-from curation.json_types import JsonView
 from curation.trust.neural import NORM_EPS, Block, NetShape, NetTrust, TrustNet, drop_path
 
 QUERY_SCALE = 0.02
@@ -31,6 +30,9 @@ class AttentionArchitecture(NetShape):
     sizes: tuple[int, ...]
     """The width of each token before its projection."""
     num_heads: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", tuple(self.sizes))  # a list, as read from JSON
 
     @classmethod
     def of(cls, config: TrustConfig, sizes: Sequence[int], num_heads: int) -> Self:
@@ -105,10 +107,4 @@ class AttentionNet(TrustNet):
 class AttentionTrust(NetTrust[AttentionNet]):
     """A fitted attention network. The raw score is the logit; trust is its calibrated sigmoid."""
 
-    kind = "attention"
-
-    @classmethod
-    def net_of(cls, architecture: JsonView) -> AttentionNet:
-        """Return an unfitted network."""
-        sizes = tuple(architecture["sizes"])
-        return AttentionNet(AttentionArchitecture(**{**architecture, "sizes": sizes}))
+    kind, network, shape = "attention", AttentionNet, AttentionArchitecture

@@ -6,10 +6,9 @@ linearly over the blocks up to the last one's (Huang et al. 2016); PyTorch's own
 standardised inputs (can be switched off) and several concatenated states as one input (off by default).
 """
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -50,15 +49,15 @@ Net = TypeVar("Net", bound=TrustNet)
 class NetTrust(StateTrust, Generic[Net]):
     """A fitted network. The raw score is the logit; trust is its calibrated sigmoid."""
 
+    network: ClassVar[Any]
+    """The class of the network, which takes a ``shape``."""
+    shape: ClassVar[Any]
+    """The class of the network's shape, whose fields are those of the saved architecture."""
+
     def __init__(self, net: Net, inputs: Sequence[str], fit: Mapping[str, object]) -> None:
         super().__init__(inputs, fit)
         self.net = net.eval()
         self.size, self.weights, self.own = net.input_size, net.state_dict(), {"architecture": asdict(net.architecture)}
-
-    @classmethod
-    @abstractmethod
-    def net_of(cls, architecture: Mapping[str, object]) -> Net:
-        """Return an unfitted network of an architecture that was read from JSON."""
 
     def logits(self, hidden_ND: Tensor) -> Scores:
         """Return the logit of each row, float32 [N]."""
@@ -77,12 +76,13 @@ class NetTrust(StateTrust, Generic[Net]):
         if architecture["depth"] > len(weights):
             raise ValueError(f"it names {architecture['depth']:,} blocks and holds {len(weights):,} tensors")
         with torch.device("meta"):
-            shapes = {name: tuple(tensor.shape) for name, tensor in cls.net_of(architecture).state_dict().items()}
+            made = cls.network(cls.shape(**architecture))
+            shapes = {name: tuple(tensor.shape) for name, tensor in made.state_dict().items()}
         found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
         for name in sorted({*shapes, *found}):
             if (has := found.get(name)) != (asks := shapes.get(name)):
                 raise ValueError(f"{name} has the shape {has}, and its architecture asks for {asks}")
-        net = cls.net_of(architecture)
+        net = cls.network(cls.shape(**architecture))
         net.load_state_dict(weights)
         return cls(net, description["inputs"], description["fit"])
 
@@ -174,7 +174,7 @@ def drop_path(x_NW: Tensor, rate: float, *, training: bool) -> Tensor:
 class NeuralTrust(NetTrust[NeuralTrustNet]):
     """A fitted neural trust function. The raw score is the logit; trust is its calibrated sigmoid."""
 
-    kind = "neural"
+    kind, network, shape = "neural", NeuralTrustNet, Architecture
 
     def raw_of(self, columns: Sequence[Tensor]) -> Scores:
         """Return the logit of each row, float32 [N], by the folded network."""
@@ -182,8 +182,3 @@ class NeuralTrust(NetTrust[NeuralTrustNet]):
             self._folded = FoldedNets([self.net], self.pca)
         logit_N: Scores = self._folded(columns)[0].numpy()
         return logit_N
-
-    @classmethod
-    def net_of(cls, architecture: JsonView) -> NeuralTrustNet:
-        """Return an unfitted network."""
-        return NeuralTrustNet(Architecture(**architecture))
