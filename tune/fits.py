@@ -145,13 +145,15 @@ class _NumberedFits:
                 return
             while (point := self._ask(number)) is None:
                 yield None
-            trial = Trial(number=number, kind=point.kind, drawn=point.drawn)
-            text = self._describe_fit(trial)
             if number in self.done:
                 continue
-            while text in [self._describe_fit(other) for other, _ in self.running.values()]:
+            trial = Trial(number=number, kind=point.kind, drawn=point.drawn)
+            fit = trial.kind, trial.drawn, self._folds[number]
+            while any(
+                (other.kind, other.drawn, self._folds[other.number]) == fit for other, _ in self.running.values()
+            ):
                 yield None
-            if (same := self._ended.get(text)) is not None:
+            if (same := self._ended.get(self._describe_fit(trial))) is not None:
                 self.record(replace(trial, outcome=replace(same, seconds=0.0)))
             else:
                 yield trial, point
