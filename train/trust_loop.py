@@ -165,7 +165,7 @@ def fit_arrays(
         note(stop, config.max_steps, f"AUC {auc:.3f} on validation rows")
     net.load_state_dict(kept)
     logit_V = _compute_logits(net, rows.hidden_ND, validation_V)
-    record = {
+    record: Json = {
         "seed": seed,
         "num_fit": len(fit_F),
         "num_validation": len(validation_V),

@@ -87,7 +87,8 @@ class Fits:
         asked, deaths = fits.iter_asked(until), Counter[int]()
         fit: Any = ray.remote(max_retries=0, **nodes.make_ray_options(config.per_trial))(_fit)
         how = max(1, round(config.cpus_per_trial)), until
-        most = config.parallel or 3 * max(1, int(ray.cluster_resources().get("CPU", 1) / config.cpus_per_trial))
+        num_cpus: float = ray.cluster_resources().get("CPU", 1)  # type: ignore[no-untyped-call]
+        most = config.parallel or 3 * max(1, int(num_cpus / config.cpus_per_trial))
         try:
             while True:
                 while len(fits.running) < most and (found := next(asked, None)) is not None:
