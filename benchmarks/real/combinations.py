@@ -125,7 +125,7 @@ def columns_of(source: LabelledRows, pool: LabelledRows, states: tuple[str, ...]
     class_N = np.full(len(pool.part_N), np.nan)
     if LABEL in pool.numbers:
         class_N = pool.numbers_NK[:, pool.numbers.index(LABEL)]
-    pool_NK = trust._join_columns([torch.from_numpy(np.asarray(pool.hidden_ND))], pool.numbers_NK[:, places], class_N)
+    pool_NK = trust._join_columns([torch.from_numpy(np.asarray(pool.hidden_ND)), pool.numbers_NK[:, places], class_N])
     members = len(stack.members)
     return Drawn(names, columns_MK, members, stack.correct_M, stack.folded.fold_M, list(stack.free), pool_NK)
 

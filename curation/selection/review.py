@@ -114,7 +114,7 @@ def draw(rows: ScoredRows, *, num: int, seed: int, ranked: bool) -> Drawn:
         place_R = region_R[stratum_R == index]
         raw_R = rows.raw_N[place_R]
         least, most = (float(raw_R.min()), float(raw_R.max())) if np.isfinite(raw_R).all() else (None, None)
-        stratum = Stratum(
+        made = Stratum(
             selected=bool(rows.selected_N[place_R[0]]),
             num_rows=len(place_R),
             num_drawn=int(drawn_S[index]),
@@ -122,7 +122,7 @@ def draw(rows: ScoredRows, *, num: int, seed: int, ranked: bool) -> Drawn:
             most=most,
             prior=float(prior_S[index]),
         )
-        strata.append(stratum)
+        strata.append(made)
     return Drawn(
         place_M=region_R[chosen],
         stratum_M=stratum_R[chosen],
