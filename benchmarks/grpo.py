@@ -39,8 +39,7 @@ from curation.config.models import GrpoConfig
 from curation.domains import Domain
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef
-from train.grpo import Questions, _make_arguments, reinforce
-from train.grpo_trainer import GRPOConfig
+from train.grpo import GRPOConfig, Questions, _make_arguments, reinforce
 from train.models import make_adapter_config
 
 SEED = 0

@@ -52,7 +52,7 @@ class Run:
         stages = recorded(directory)
         self.outputs = {name: stage["outputs"] for name, stage in stages.items()}
         raw = yaml.safe_load((directory / "config.yaml").read_text())["trust"]
-        self.trust = TrustConfig.model_validate({**raw, "source_share": 1.0, "score_dtype": "float32"})
+        self.trust = TrustConfig.model_validate({**raw, "source_share": 1.0})
         self.n: int = self.outputs["gen-0/select"]["budget"]["n"]
         self.num_source = graded(self.outputs, "label", "source", ["row_id"])[0].num_rows
         self.pool = read_rows(*self._tables("pool"), self.trust, seed=0)

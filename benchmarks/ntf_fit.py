@@ -45,7 +45,7 @@ from benchmarks.machine import Busy, quiet
 from benchmarks.pairs import in_turn, spread
 from curation.config import TrustConfig
 from curation.hashing import derive
-from curation.trust.neural import Architecture, NeuralTrustNet
+from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
 from curation.trust.parts import FIT, VALIDATION
 from train.trust_loop import MIN_EVALUATIONS, LabelledRows, _iter_batches, fit_arrays
 
@@ -118,16 +118,15 @@ def ours(rows: LabelledRows, config: TrustConfig) -> Course:
     clock, begun = _Clock(), time.perf_counter()
     new_net = partial(NeuralTrustNet, Architecture.of(config, rows.hidden_ND.shape[1]))
     with patch("train.trust_loop._iter_batches", clock.batches):
-        found = fit_arrays(rows, config, new_net, seed=SEED, note=clock.note)
-    record = found.record
+        found = fit_arrays(rows, config, new_net, NeuralTrust, seed=SEED, origin={}, note=clock.note)
     weights = {name: parameter.detach() for name, parameter in found.net.named_parameters()}
     return Course(
         clock.begun - begun,
         clock.ended - clock.begun,
         clock.cpu_ended - clock.cpu_begun,
         clock.busy.others(),
-        record.losses,
-        record.validation_aucs,
+        found.fit["losses"],
+        found.fit["validation_aucs"],
         weights,
     )
 

@@ -33,9 +33,8 @@ from benchmarks.pairs import Ratios, in_turn, spread
 from curation.config import SftConfig
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
-from train.epochs import CHECKPOINT_SHARE
 from train.models import make_trainable
-from train.sft import fine_tune
+from train.sft import CHECKPOINT_SHARE, fine_tune
 from train.stream import Order
 from train.tokens import Pair, tokenize
 from train.trainer import shift_warm_up

@@ -24,7 +24,7 @@ and no further pass. Every run, search and filter measures them beside the refer
 made elsewhere are free, too (:func:`is_free`)."""
 
 Unit = Literal["share", "logprob", "logit", "negentropy"]
-"""The scale of a ranking column, which determines its conversion to a trust in [0, 1] (``curation.trust.column``)."""
+"""The scale of a ranking column, which determines its conversion to a trust in [0, 1] (``curation.trust.TO_UNIT``)."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,6 @@ TRUST: Registry[Trust] = _Trusts(
         "stacked": Fitted(
             "stacked trust",
             "curation.trust.stacked:StackedTrust",
-            reads=("score_dtype",),
             fit="train.stack:fit_stacked",
         ),
         "fitted_confidence": Fitted(

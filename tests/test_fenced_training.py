@@ -15,7 +15,7 @@ from test_fenced_driver import SHORT_LEASE
 
 from benchmarks.recorded import recorded
 from curation.storage import conditional, lease
-from train import fence
+from train import launch
 
 pytestmark = pytest.mark.whole_run
 
@@ -92,7 +92,7 @@ def test_a_training_stops_where_its_driver_was_paused_and_another_took_over(paus
     paused.until(lambda: paused.num_trained() > 0)
     seen, begun = paused.num_trained(), time.monotonic()
     paused.until(lambda: paused.num_trained() > seen)
-    still = 2 * fence.LOOK_SECONDS + 3 * (time.monotonic() - begun)  # no note for so long: nobody trains
+    still = 2 * launch.LOOK_SECONDS + 3 * (time.monotonic() - begun)  # no note for so long: nobody trains
     paused.driver.send_signal(signal.SIGSTOP)
     time.sleep(3.5)  # longer than its lease
     paused.take()

@@ -27,7 +27,7 @@ from curation.rundir.manifest import Manifest
 from curation.storage import lease
 from curation.storage.paths import Place, Remote, to_place
 from curation.tables import io
-from train import sft, student
+from train import sft, trainer
 
 pytestmark = pytest.mark.whole_run
 
@@ -287,7 +287,7 @@ def test_a_student_whose_worker_is_killed_goes_on_from_its_checkpoint(
         students.StoredCheckpoints.keep = dying_keep
         students_train(task, notes)
 
-    students_train = student._train
+    students_train = trainer._train
     recipe = SftConfig(
         preset="scratch", global_batch_size=8, micro_batch_size=4, learning_rate=1e-2, epochs=6, num_workers=2
     )
@@ -302,7 +302,7 @@ def test_a_student_whose_worker_is_killed_goes_on_from_its_checkpoint(
             base = models.create(root / "base", family="qwen3", shape=shape, words=words, pattern="[a-h]", seed=0)
             rows = io.write(pa.Table.from_pylist(pairs), str(root / "rows.lance"))
             results.append(sft.train_sft(base, rows, recipe, seed=3, output=root / "student", name="x"))
-            monkeypatch.setattr(student, "_train", dying)
+            monkeypatch.setattr(trainer, "_train", dying)
     # The last report of the dead worker may not have been taken in: a checkpoint again, not all of them.
     assert Path(mark).exists() and Path(mark).with_suffix(".kept").read_text() in ("2", "3")
     straight, killed = results

@@ -17,7 +17,7 @@ from curation.selection.risk import calibrate
 from curation.selection.top_n import TopN
 from curation.signals import label_request
 from curation.teachers import load_teacher
-from curation.trust.neural import Architecture, NeuralTrustNet
+from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
 from examples import one_file
 from tests.conftest import ROOT
 from train import trust_loop
@@ -128,8 +128,10 @@ def test_a_fit_gives_the_same_trust(labelled, fitted, monkeypatch):
         row_ids_N=np.arange(1_000),
         numbers_NK=np.empty((1_000, 0)),
     )
-    found = fit_arrays(rows, config, partial(NeuralTrustNet, Architecture.of(config, 24)), seed=5)
-    assert len(found.record.validation_aucs) == 20 and max(found.record.validation_aucs) > 0.8
+    found = fit_arrays(
+        rows, config, partial(NeuralTrustNet, Architecture.of(config, 24)), NeuralTrust, seed=5, origin={}
+    )
+    assert len(found.fit["validation_aucs"]) == 20 and max(found.fit["validation_aucs"]) > 0.8
     with torch.inference_mode():
         logit_N = found.net(torch.from_numpy(states_ND)).numpy()
     own_N = one_file.score(fitted, torch.from_numpy(states_ND))

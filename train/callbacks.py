@@ -9,6 +9,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -21,8 +22,7 @@ from curation.refs import fingerprint
 from curation.storage.files import sync, sync_names, sync_tree
 from curation.storage.inside import run_around, to_record
 from curation.storage.paths import write_atomically
-from train import fence
-from train.agreement import gather_values
+from train.launch import find_claim_error, gather_values, require_claim
 
 SEAL = "sealed.json"
 """The file in a checkpoint that lists its other files with their sizes."""
@@ -81,12 +81,17 @@ class Partial:
 
     @property
     def last_checkpoint(self) -> str | None:
-        """The newest good checkpoint of ``transformers.Trainer``, or ``None`` if there is none."""
-        return next((str(path) for path in self._list_newest_first() if _is_good(path)), None)
+        """The newest sealed checkpoint of ``transformers.Trainer`` with all its files, or ``None`` if there is none."""
+        for checkpoint in self._list_newest_first():
+            with suppress(OSError, ValueError):  # unsealed, or without one of its files
+                sizes = json.loads((checkpoint / SEAL).read_text())
+                if all((checkpoint / name).stat().st_size == size for name, size in sizes.items()):
+                    return str(checkpoint)
+        return None
 
     def seal(self, checkpoint: Path) -> None:
         """Declare a checkpoint complete once its files are on the disk; raise if another driver has the run."""
-        fence.require()
+        require_claim()
         files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and not path.name.startswith(SEAL))
         sync(files)
         sizes = {str(path.relative_to(checkpoint)): path.stat().st_size for path in files}
@@ -102,10 +107,10 @@ class Partial:
 
     def finish(self, save: Callable[[Path], None]) -> None:
         """Write the result with ``save``, move it into place when it is on the disk, and remove the folder."""
-        fence.require()
+        require_claim()
         save(self.folder / "result")
         sync_tree(self.folder / "result")
-        fence.require()
+        require_claim()
         shutil.rmtree(self.output, ignore_errors=True)
         (self.folder / "result").rename(self.output)
         sync_names(self.output.parent)
@@ -113,15 +118,6 @@ class Partial:
 
     def _list_newest_first(self) -> list[Path]:
         return sorted(self.checkpoints.glob("checkpoint-*"), key=lambda path: -int(path.name.partition("-")[2]))
-
-
-def _is_good(checkpoint: Path) -> bool:
-    """Return whether a checkpoint is sealed and still has all its files."""
-    try:
-        sizes = json.loads((checkpoint / SEAL).read_text())
-        return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError):
-        return False
 
 
 class Checkpointing(TrainerCallback):
@@ -144,7 +140,7 @@ class Checkpointing(TrainerCallback):
             CommitError: another driver has the run directory.
         """
         is_due = args.process_index == 0 and time.monotonic() - self._saved >= CHECKPOINT_SECONDS
-        lost = str(fence.find_claim_error(read=control.should_save) or "")
+        lost = str(find_claim_error(read=control.should_save) or "")
         for lost_there, is_due_there in gather_values((lost, is_due)):
             if lost_there:
                 raise CommitError(lost_there)

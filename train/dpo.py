@@ -20,21 +20,10 @@ from transformers import TrainingArguments
 
 from curation.config.models import DpoConfig
 from curation.refs import ModelRef, TableRef
-from train.epochs import RowTrainer
-from train.models import TrainingRecord, TrainingResult
-from train.sft import IGNORED, collate
-from train.student import train_student
+from train.models import TrainingResult
+from train.sft import IGNORED, RowTrainer, collate
 from train.tokens import TrainingRow
-
-
-def train_dpo(base: ModelRef, rows: TableRef, config: DpoConfig, **how: Any) -> TrainingResult:
-    """Train ``base`` on ``prompt``, ``chosen`` and ``rejected`` of ``rows``, else as :func:`train.sft.train_sft`."""
-    return train_student(prefer, base, rows, config, **how)
-
-
-def prefer(base: ModelRef, rows: TableRef, config: DpoConfig, **how: Any) -> TrainingRecord:
-    """Train ``base`` in each worker by :meth:`train.epochs.RowTrainer.train_on`."""
-    return DpoTrainer.train_on(base, rows, config, **how)
+from train.trainer import train_student
 
 
 def make_pair_batch(rows: Sequence[TrainingRow], pad: int) -> dict[str, Any]:
@@ -111,3 +100,8 @@ class DpoTrainer(RowTrainer):
         losses_B = compute_preference_losses(logprob_2B, self._reference_2B, self.config.beta)
         counts_B = labels[:, 1] != IGNORED
         return (losses_B * counts_B).sum() / (num_items_in_batch if num_items_in_batch is not None else counts_B.sum())
+
+
+def train_dpo(base: ModelRef, rows: TableRef, config: DpoConfig, **how: Any) -> TrainingResult:
+    """Train ``base`` on ``prompt``, ``chosen`` and ``rejected`` of ``rows``, else as :func:`train.sft.train_sft`."""
+    return train_student(DpoTrainer.train_on, base, rows, config, **how)

@@ -3,6 +3,10 @@
 Several workers form a worker group of Ray Train. A single worker is a process that outlives the training
 (:class:`TrainProcess`): its start, mostly imports, is a large part of a short training, so later trainings with the
 same resources use it too.
+
+A driver that is cut off, or paused for longer than its lease lives, does not end its workers. They would go on and
+write checkpoints and the result where the next driver's training writes. So the first worker reads the lease now and
+then, in a thread of its own as a store that is down lets it wait, and again before it writes.
 """
 
 import gc
@@ -14,7 +18,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow.fs
 import ray
@@ -27,19 +31,76 @@ from curation.cluster import nodes
 from curation.config import TrainSection
 from curation.errors import CommitError, ConfigError, DegenerateSourceError, RunFailedError, SourceError, TrainingError
 from curation.json_types import Json
+from curation.periodic import every
 from curation.stopping import wait_for_call
 from curation.storage.lease import LeaseClaim
 from curation.storage.paths import Place, Remote, to_place, write_atomically
 from curation.tasks import find_root_error
 from curation.telemetry.standing import Update, follow_progress, note_progress
-from train import fence
+
+Value = TypeVar("Value")
 
 HEALTH_CHECK_SECONDS = "0.2"
 """The interval at which Ray Train checks its workers; its default of 2 s dominates short runs."""
 FINAL = (ConfigError, DegenerateSourceError, SourceError, TrainingError)
 """Errors that all workers raise together and would raise again, so that the training is not retried."""
+LOOK_SECONDS = 5.0
+"""The time between two readings of the lease."""
 NOTE_SECONDS, REMOTE_SECONDS = 1.0, 10.0
 """Minimum seconds between two notes of progress, in a file system and in an object store."""
+
+
+def count_workers() -> int:
+    """Return the number of workers of this training."""
+    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+
+
+def gather_values(value: Value) -> list[Value]:
+    """Return the values of all workers, by rank; every worker gets the same list."""
+    if count_workers() == 1:
+        return [value]
+    found: list[Any] = [None] * count_workers()
+    torch.distributed.all_gather_object(found, value)
+    return found
+
+
+_claim: LeaseClaim | None = None
+"""The claim of the driver that started this process's training; None if no other driver can take it over."""
+_loss: CommitError | None = None
+
+
+def find_claim_error(*, read: bool) -> CommitError | None:
+    """Return the error if another driver has the directory, by the last reading or, with ``read``, by a new one."""
+    if read:
+        _look()
+    return _loss
+
+
+def require_claim() -> None:
+    """Raise ``CommitError`` if another driver than the one that started this training has the run directory."""
+    if _claim is not None:
+        _claim.require()
+
+
+@contextmanager
+def claiming(claim: LeaseClaim | None) -> Iterator[None]:
+    """Let this process train under ``claim`` within the context; raise ``CommitError`` if it is lost at the start."""
+    global _claim, _loss
+    _claim, _loss = claim, None
+    try:
+        require_claim()
+        with every(LOOK_SECONDS, _look):
+            yield
+    finally:
+        _claim = _loss = None
+
+
+def _look() -> None:
+    global _loss
+    try:
+        require_claim()
+    except CommitError as error:
+        _loss = error
 
 
 class Notes:
@@ -106,28 +167,26 @@ def _run_loop(task: Json) -> None:
     """Run the loop in a worker, under the claim on the run directory; leave an error of ``FINAL`` to the driver."""
     is_first = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
     torch.set_num_threads(task["config"].cpus_per_worker)
-    with fence.around(task["claim"] if is_first else None):
+    with claiming(task["claim"] if is_first else None):
         try:
             task["loop"](task, Notes(to_place(task["note"])) if is_first else None)
         except FINAL as error:
             if is_first:
-                fence.require()
+                require_claim()
                 write_atomically(to_place(task["failure"]), json.dumps([type(error).__name__, str(error)]))
 
 
-_process: ContextVar[TrainProcess | None] = ContextVar("_process", default=None)
-_claim: ContextVar[LeaseClaim | None] = ContextVar("_claim", default=None)
+_context: ContextVar[tuple[TrainProcess | None, LeaseClaim | None]] = ContextVar("_context", default=(None, None))
 
 
 @contextmanager
 def trained_in(process: TrainProcess | None, claim: LeaseClaim | None = None) -> Iterator[None]:
     """Let launches of one worker within the context use this process, and all workers train under this claim."""
-    tokens = _process.set(process), _claim.set(claim)
+    token = _context.set((process, claim))
     try:
         yield
     finally:
-        _process.reset(tokens[0])
-        _claim.reset(tokens[1])
+        _context.reset(token)
 
 
 def launch(
@@ -149,7 +208,7 @@ def launch(
         CommitError: another driver has the run directory (:func:`trained_in`).
         FINAL: each worker raised this error.
     """
-    process, claim = _process.get(), _claim.get()
+    process, claim = _context.get()
     storage, note, failure = (output.with_name(f"{output.name}.{kind}") for kind in ("ray", "progress", "failure"))
     task = {**task, "loop": loop, "config": config, "claim": claim, "note": str(note), "failure": str(failure)}
     with follow_progress(note, update, unit):

@@ -1,10 +1,7 @@
 """The model that a training makes from a base: its trainable weights or adapter, its files and its references."""
 
 import json
-import shutil
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -18,7 +15,7 @@ from curation.storage.paths import Place
 
 if TYPE_CHECKING:
     import peft
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
 TRAINING = "training.json"
 """The file beside a trained model that holds its ``TrainingRecord``."""
@@ -107,41 +104,8 @@ def make_adapter_config(model: "PreTrainedModel", lora: LoraConfig) -> "peft.Lor
     )
 
 
-def save(
-    model: Any,
-    tokenizer: "PreTrainedTokenizerBase",
-    base: ModelRef,
-    lora: LoraConfig | None,
-    record: TrainingRecord,
-    path: Path,
-    output: Path,
-    weights: Mapping[str, Any] | None = None,
-) -> None:
-    """Save an adapter, or a full model with its tokenizer, and the record of its training to ``path``.
-
-    An adapter that was trained on a base with an adapter gets the merged base beside it, in ``base``, in the type that
-    it was trained on, and refers to it by its final place in ``output``. ``weights`` replace those of
-    ``model`` if it holds only a share of them.
-    """
-    shutil.rmtree(path, ignore_errors=True)
-    model.config.use_cache = True
-    if lora is None:
-        model.save_pretrained(path, state_dict=weights)
-        tokenizer.save_pretrained(path)
-    else:
-        if base.adapter is not None:
-            model.peft_config["default"].base_model_name_or_path = str(output / "base")  # not what was merged into it
-        # Without save_embedding_layers peft asks the hub whether they were changed.
-        model.save_pretrained(path, state_dict=weights, save_embedding_layers=False)
-    if lora is not None and base.adapter is not None:
-        merged = load_model(base, dtype=str(model.get_input_embeddings().weight.dtype).removeprefix("torch."))
-        merged.save_pretrained(path / "base")
-        tokenizer.save_pretrained(path / "base")
-    (path / TRAINING).write_text(json.dumps(asdict(record)))
-
-
 def read_saved(base: ModelRef, lora: LoraConfig | None, output: Place) -> TrainingResult:
-    """Return the model that :func:`save` saved to ``output``, and its record."""
+    """Return the model that :meth:`train.trainer.Guarded.finish` saved to ``output``, and its record."""
     if lora is None:
         model = resolve(str(output), code=make_saved_ref(base, output).code)
     elif base.adapter is None:

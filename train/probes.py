@@ -28,29 +28,14 @@ MOST = 4_096
 """Maximum number of rows of a fit if rows and numbers both exceed it; the other rows then need no fold."""
 
 
-class Probe(NamedTuple):
-    """A fitted probe."""
-
-    weight_D: Float64s
-    bias: float
-    out_of_fold_N: Float64s
-    """The score of each row by a probe that was fitted on the other folds, with the bias of all rows."""
-    strength: float
-
-
 class Ridge(NamedTuple):
-    """A fitted ridge regression of C targets, each as in :class:`Probe`."""
+    """A fitted ridge regression of C targets."""
 
     weight_DC: Float64s
     bias_C: Float64s
     out_of_fold_NC: Float64s
+    """The scores of each row by a regression that was fitted on the other folds, with the bias of all rows."""
     strength: float
-
-
-def fit_probe(hidden_ND: Floats, correct_N: Bools, fold_N: Int64s) -> Probe:
-    """Fit a probe of right and wrong, as +1 and -1; see :func:`fit_ridge`."""
-    found = fit_ridge(hidden_ND, np.where(correct_N, 1.0, -1.0)[:, None], fold_N)
-    return Probe(found.weight_DC[:, 0], float(found.bias_C[0]), found.out_of_fold_NC[:, 0], found.strength)
 
 
 def fit_ridge(hidden_ND: Floats, target_NC: Float64s, fold_N: Int64s) -> Ridge:
@@ -76,7 +61,12 @@ def fit_ridge(hidden_ND: Floats, target_NC: Float64s, fold_N: Int64s) -> Ridge:
     scaled_ND = (scaled_ND - mean_D) / scale_D
     wanted_NC = torch.from_numpy(target_NC)
     mean_C = wanted_NC.mean(0)
-    value_R, left_NR = _decompose(scaled_ND)
+    # Squared singular values above rounding, and left singular vectors, by the smaller Gram matrix.
+    is_wide = num_rows <= width
+    value_R, vectors = torch.linalg.eigh(scaled_ND @ scaled_ND.T if is_wide else scaled_ND.T @ scaled_ND)
+    kept_R = value_R > max(float(value_R[-1]), 1e-12) * 1e-9
+    value_R, vectors = value_R[kept_R], vectors[:, kept_R]
+    left_NR = vectors if is_wide else scaled_ND @ vectors / value_R.sqrt()
     along_RC = left_NR.T @ (wanted_NC - mean_C)
     folds = [torch.from_numpy(np.flatnonzero(fold_N == fold)) for fold in np.unique(fold_N)]
     best_error, best_strength, best_NC = float("inf"), STRENGTHS[0], wanted_NC
@@ -97,15 +87,6 @@ def fit_ridge(hidden_ND: Floats, target_NC: Float64s, fold_N: Int64s) -> Ridge:
         others_C = (wanted_NC.sum(0) - wanted_NC[rows_B].sum(0)) / (num_rows - len(rows_B))
         best_NC[rows_B] += mean_C - others_C
     return Ridge(weight_DC.numpy(), (mean_C - mean_D @ weight_DC).numpy(), best_NC.numpy(), best_strength)
-
-
-def _decompose(scaled_ND: Tensor) -> tuple[Tensor, Tensor]:
-    """Return squared singular values above rounding, and left singular vectors [N, R], by the smaller Gram matrix."""
-    num_rows, width = scaled_ND.shape
-    value_R, vector_RR = torch.linalg.eigh(scaled_ND @ scaled_ND.T if num_rows <= width else scaled_ND.T @ scaled_ND)
-    kept_R = value_R > max(float(value_R[-1]), 1e-12) * 1e-9
-    value_R, vectors = value_R[kept_R], vector_RR[:, kept_R]
-    return value_R, vectors if num_rows <= width else scaled_ND @ vectors / value_R.sqrt()
 
 
 def _solve_left_out(part_BR: Tensor, residual_BC: Tensor) -> Tensor:
@@ -132,13 +113,6 @@ class ClosedLabels(NamedTuple):
     """The source split, with ``gold``."""
 
 
-class FittedClasses(NamedTuple):
-    """A class probe, and the log-odds of each labelled row's label by a probe fitted without the row."""
-
-    probe: ClassProbe
-    out_of_fold_M: Float64s
-
-
 def with_classes(rows: LabelledRows, labels: TableRef, closed: ClosedLabels) -> LabelledRows:
     """Return the rows with their label's place among the classes, as a number ``LABEL``, and their gold classes."""
     label_N, gold_N = (
@@ -155,10 +129,11 @@ def with_classes(rows: LabelledRows, labels: TableRef, closed: ClosedLabels) -> 
 
 def fit_class_probe(
     rows: LabelledRows, used_M: Int64s, fold_M: Int64s, states: tuple[str, ...]
-) -> FittedClasses | None:
-    """Fit a class probe on the prompt states of the rows ``used_M``, whose folds are given.
+) -> tuple[ClassProbe, Float64s] | None:
+    """Return a class probe fitted on the prompt states of the rows ``used_M``, whose folds are given.
 
-    Return ``None`` if labels are no closed set, no state is of the prompt, or fewer than two classes are known.
+    With it come the log-odds [M] of each row's label by a probe fitted without its fold. Return ``None`` if labels are
+    no closed set, no state is of the prompt, or fewer than two classes are known.
     """
     ends = zip(states, rows.sizes, np.cumsum(rows.sizes).tolist(), strict=False)
     spans = [(end - size, end) for name, size, end in ends if is_of_prompt(name)]
@@ -184,8 +159,8 @@ def fit_class_probe(
         "bias_C": torch.from_numpy(found.bias_C + centre_D @ found.weight_DC),  # of rows less their centre
         "centre_D": torch.from_numpy(centre_D),
     }
-    probe = ClassProbe(rows.classes, spans, weights, sharpness)
-    return FittedClasses(probe, log_odds(found.out_of_fold_NC * sharpness, label_M))
+    odds_M = log_odds(found.out_of_fold_NC * sharpness, label_M)
+    return ClassProbe(rows.classes, spans, weights, sharpness), odds_M
 
 
 def compute_targets(label_M: Float64s, correct_M: Bools, gold_M: Float64s, num_classes: int) -> Float64s:

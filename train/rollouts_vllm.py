@@ -21,7 +21,7 @@ from curation.errors import ConfigError, ModelError
 from curation.escaping import get_logger
 from curation.models.loading import is_installed, make_engine_arguments, set_environment
 from curation.refs import ModelRef
-from train.agreement import count_workers
+from train.launch import count_workers
 from train.rollouts import Rollout, Rollouts, Wanted
 
 log = get_logger(__name__)

@@ -9,6 +9,7 @@ signal, or the numbers of the answers together.
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,15 +21,14 @@ from curation.errors import DegenerateSourceError, SourceError
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json
 from curation.metrics import compute_auc_value
-from curation.trust.class_probe import CLASS_PROBE, LABEL, ClassProbe
-from curation.trust.components import PrincipalComponents
+from curation.trust.class_probe import CLASS_PROBE, LABEL
 from curation.trust.deep_ensemble import DeepEnsemble
+from curation.trust.folded import PrincipalComponents
 from curation.trust.parts import FIT, UNUSED, VALIDATION
 from curation.trust.stacked import NETWORKS, Probes, StackedTrust, Trees
 from train.combining import NUM_LEADS, Candidate, Folded, assign_folds, choose_candidate, has_spread
-from train.probes import fit_class_probe, fit_probe
+from train.probes import fit_class_probe, fit_ridge
 from train.recipe import Recipe, parse_recipe
-from train.rounding import compute_raw_at, decide_dtype
 from train.trust import compute_components, compute_logits_at, fit_neural, project_rows
 from train.trust_loop import LabelledRows, Note, drop_note, note_part
 
@@ -70,7 +70,10 @@ def fit_stacked(
         stack.fit_class_probe()
         if stack.num_rows >= recipe.network_rows:
             stack.fit_networks(note)
-        stacked = stack.all_columns()
+        stacked = stack.fit_logistic(STACKED, stack.members)
+        if stack.num_rows >= recipe.tree_rows:  # boosted trees, if better
+            trees = stack.folded.trees(STACKED, *stack.join_columns(stack.members), config)
+            stacked = max(stacked, trees, key=lambda candidate: compute_auc_value(candidate.raw_M, stack.correct_M))
     simpler = [*free, *([] if stacked is numbers else [numbers])]
     taken, choice = choose_candidate(simpler, stacked, stack.correct_M, recipe.proof)
     return stack.made(taken, origin, choice)
@@ -104,7 +107,7 @@ class _Stack:
             )
         cluster_M = None if rows.cluster_N is None else rows.cluster_N[self._used_M]
         fold_M = assign_folds(rows.row_ids_N[self._used_M], self.correct_M, recipe.folds, seed, cluster_M=cluster_M)
-        self._folded = Folded(self.correct_M, fold_M)
+        self.folded = Folded(self.correct_M, fold_M)
         known = [name for name in rows.numbers if name != LABEL]  # the class of a label is no number of the answer
         kept = [name in known and has_spread(rows.numbers_NK[self._used_M, n]) for n, name in enumerate(rows.numbers)]
         self._numbers = [name for name, keep in zip(rows.numbers, kept, strict=True) if keep]
@@ -114,13 +117,10 @@ class _Stack:
                 "trust: the source's labels hold no number of the answers that differs between rows "
                 f"({', '.join(known) or 'none is stored'}); label again, or set trust.kind: neural"
             )
-        self._probes: Probes | None = None
-        self._networks: DeepEnsemble | None = None
-        self._class_probe: ClassProbe | None = None
-        self._members: list[tuple[str, Float64s]] = []
+        self.members: list[tuple[str, Float64s]] = []
         """The members' names and out-of-fold logits [M]."""
-        self._rounded_M: Float64s | None = None
-        """The networks' out-of-fold logits in the configured score type, unless that is float32."""
+        self._fitted: dict[str, Any] = {}
+        """The fitted members, as :class:`StackedTrust` takes them."""
 
     @cached_property
     def free(self) -> Sequence[Candidate]:
@@ -129,60 +129,59 @@ class _Stack:
         columns = {name: trust.column for name in names if isinstance(trust := TRUST[name], Column)}
         stored = {name: column for name, column in columns.items() if column in self._numbers}
         found = [
-            self._folded.alone(name, column, self._numbers_MK[:, self._numbers.index(column)])
+            self.folded.alone(name, column, self._numbers_MK[:, self._numbers.index(column)])
             for name, column in (stored or {self._numbers[0]: self._numbers[0]}).items()
         ]
         return sorted(found, key=lambda candidate: -compute_auc_value(candidate.raw_M, self.correct_M))
-
-    def all_columns(self) -> Candidate:
-        """Return the logistic regression of numbers and members, or with many rows, boosted trees if better."""
-        found = self.fit_logistic(STACKED, self._members)
-        if self.num_rows >= self.recipe.tree_rows:
-            trees = self._folded.trees(STACKED, *self._join_columns(self._members), self._config)
-            found = max(found, trees, key=lambda candidate: compute_auc_value(candidate.raw_M, self.correct_M))
-        return found
 
     def fit_logistic(self, name: str, members: Sequence[tuple[str, Float64s]]) -> Candidate:
         """Return the logistic regression of the answers' numbers and these members."""
         leads = [candidate.combination.names[0] for candidate in self.free[:NUM_LEADS]]
         rising = [candidate.combination.names[0] for candidate in self.free if is_free(candidate.name)]
-        names, columns_MK = self._join_columns(members)
-        return self._folded.logistic(name, names, columns_MK, leads=leads, rising=rising, num_members=len(members))
+        names, columns_MK = self.join_columns(members)
+        return self.folded.logistic(name, names, columns_MK, leads=leads, rising=rising, num_members=len(members))
+
+    @cached_property
+    def _projected(self) -> tuple[LabelledRows, PrincipalComponents | None]:
+        """The rows with their states behind the components of the used rows' states, and these, if there are any."""
+        used_N = np.where(self._rows.part_N >= 0, np.int8(FIT), np.int8(UNUSED))
+        pca = compute_components(self._rows._replace(part_N=used_N), self._config)
+        return self._rows if pca is None else project_rows(self._rows, pca), pca
 
     def fit_probes(self) -> None:
-        """Fit a linear probe of all inputs together, and one of each state if there are several inputs."""
-        pca = self._compute_components()
-        rows = self._rows if pca is None else project_rows(self._rows, pca)
+        """Fit a linear probe of all inputs together, and one of each state if there are several inputs.
+
+        Their targets are +1 for right rows and -1 for wrong ones.
+        """
+        rows, pca = self._projected
         hidden_MD, sizes = rows.hidden_ND[self._used_M], rows.sizes
         ends = np.cumsum(sizes).tolist()
         parts = {"all": slice(0, ends[-1])}
         if len(sizes) > 1:
             places = zip(self._config.states, sizes, ends, strict=False)
             parts |= {name: slice(end - size, end) for name, size, end in places}
-        weight_MD = np.zeros((len(parts), ends[-1]))
-        bias_M = np.empty(len(parts))
+        weight_MD, bias_M = np.zeros((len(parts), ends[-1])), np.empty(len(parts))
+        target_M1 = np.where(self.correct_M, 1.0, -1.0)[:, None]
         for place, (name, part) in enumerate(parts.items()):
-            probe = fit_probe(hidden_MD[:, part], self.correct_M, self._folded.fold_M)
-            weight_MD[place, part], bias_M[place] = probe.weight_D, probe.bias
-            self._members.append((f"probe of {name}", probe.out_of_fold_N))
+            probe = fit_ridge(hidden_MD[:, part], target_M1, self.folded.fold_M)
+            weight_MD[place, part], bias_M[place] = probe.weight_DC[:, 0], probe.bias_C[0]
+            self.members.append((f"probe of {name}", probe.out_of_fold_NC[:, 0]))
         weights, centre_D = torch.from_numpy(weight_MD), torch.from_numpy(hidden_MD.mean(axis=0, dtype=np.float64))
         biases = torch.from_numpy(bias_M) + weights @ centre_D  # of rows less their centre
         if pca is not None:
             weights, biases, centre_D = pca.fold(weights, biases, centre_D)
-        self._probes = Probes([name for name, _ in self._members], weights, biases, centre_D)
+        self._fitted["probes"] = Probes([name for name, _ in self.members], weights, biases, centre_D)
 
     def fit_networks(self, note: Note) -> None:
         """Fit one network per fold on the other folds; a new row's logit is that of their mean probability.
 
         Some rows of the other folds are for early stopping.
         """
-        rows, settings, num_folds = self._rows, self.recipe.network(self._config), self.recipe.folds
+        (rows, pca), num_folds = self._projected, self.recipe.folds
+        settings = self.recipe.network(self._config).model_copy(update={"pca": None})
         fold_N = np.full(len(rows.part_N), UNUSED)
-        fold_N[self._used_M] = self._folded.fold_M
-        if (pca := self._compute_components()) is not None:
-            rows, settings = project_rows(rows, pca), settings.model_copy(update={"pca": None})
-        out_M, rounded_M, nets = np.empty(self.num_rows), np.empty(self.num_rows), []
-        asked = self._config.score_dtype
+        fold_N[self._used_M] = self.folded.fold_M
+        out_M, nets = np.empty(self.num_rows), []
         for fold in range(num_folds):
             own = derive(self._seed, f"fold {fold}")
             stops_N = hash_unit(rows.row_ids_N if rows.cluster_N is None else rows.cluster_N, derive(own, "stopping"))
@@ -190,29 +189,20 @@ class _Stack:
             part_N[(fold_N == fold) | (fold_N < 0)] = UNUSED
             of_others = rows._replace(part_N=part_N)
             network = fit_neural(of_others, settings, seed=own, origin={}, note=note_part(note, fold, num_folds))
-            held_M = self._folded.fold_M == fold
+            held_M = self.folded.fold_M == fold
             out_M[held_M] = compute_logits_at(network, rows, self._used_M[held_M])
-            if asked != "float32":
-                as_asked = network.with_pca(pca).scoring_in(asked)
-                rounded_M[held_M] = compute_raw_at(as_asked, self._rows, self._used_M[held_M])
             nets.append(network.net)
-        self._rounded_M = None if asked == "float32" else rounded_M
-        self._networks = DeepEnsemble(nets, self._config.inputs, {}).with_pca(pca)
-        self._members.append((NETWORKS, out_M))
+        self._fitted["networks"] = DeepEnsemble(nets, self._config.inputs, {}).with_pca(pca)
+        self.members.append((NETWORKS, out_M))
 
     def fit_class_probe(self) -> None:
         """Fit a probe of the prompt's states for the log-odds of each row's label, if labels are a closed set."""
-        found = fit_class_probe(self._rows, self._used_M, self._folded.fold_M, self._config.states)
-        if found is not None and has_spread(found.out_of_fold_M):
-            self._class_probe = found.probe
-            odds_M = found.out_of_fold_M
-            self._members.append((CLASS_PROBE, np.where(np.isnan(odds_M), np.nanmean(odds_M), odds_M)))
+        found = fit_class_probe(self._rows, self._used_M, self.folded.fold_M, self._config.states)
+        if found is not None and has_spread(odds_M := found[1]):
+            self._fitted["class_probe"] = found[0]
+            self.members.append((CLASS_PROBE, np.where(np.isnan(odds_M), np.nanmean(odds_M), odds_M)))
 
-    def _compute_components(self) -> PrincipalComponents | None:
-        used_N = np.where(self._rows.part_N >= 0, np.int8(FIT), np.int8(UNUSED))
-        return compute_components(self._rows._replace(part_N=used_N), self._config)
-
-    def _join_columns(self, members: Sequence[tuple[str, Float64s]]) -> tuple[tuple[str, ...], Float64s]:
+    def join_columns(self, members: Sequence[tuple[str, Float64s]]) -> tuple[tuple[str, ...], Float64s]:
         """Return the names and the values [M, K] of a combination's columns: the numbers and the members' logits."""
         columns_MK = np.concatenate([self._numbers_MK, *(out_M[:, None] for _, out_M in members)], axis=1)
         return (*self._numbers, *(member for member, _ in members)), columns_MK
@@ -227,22 +217,8 @@ class _Stack:
             "combined_by": "trees" if isinstance(taken.combination.model, Trees) else "logistic regression",
             "choice": choice,
         }
-        networks = self._networks if taken.name == STACKED else None
-        if networks is not None and self._rounded_M is not None:
-            # The score type is decided by its effect on the whole stack's out-of-fold logits.
-            exact_M, rounded_M = (
-                taken.combination.logits(self._join_columns(members)[1]).astype(np.float32)
-                for members in (self._members, [*self._members[:-1], (NETWORKS, self._rounded_M)])
-            )
-            record["rounding"] = decide_dtype(exact_M, rounded_M, self.correct_M, self._config.score_dtype)
-            networks = networks.scoring_in(record["rounding"]["taken"])
-        trust = StackedTrust(
-            taken.combination,
-            {**origin, "seed": self._seed, **record},
-            states=self._config.inputs,
-            probes=self._probes if taken.name == STACKED else None,
-            networks=networks,
-            class_probe=self._class_probe if taken.name == STACKED else None,
-        )
+        members = self._fitted if taken.name == STACKED else {}
+        fit = {**origin, "seed": self._seed, **record}
+        trust = StackedTrust(taken.combination, fit, states=self._config.inputs, **members)
         trust.held_out = self._rows.held_out(self._used_M, taken.raw_M.astype(np.float32))
         return trust

@@ -24,7 +24,7 @@ from curation.config import LmStudentConfig
 from curation.domains.pair import format_continuation
 from curation.refs import TableRef
 from curation.tables import io
-from train.agreement import count_workers, gather_values
+from train.launch import count_workers, gather_values
 from train.tokens import Pair, TrainingRow, count_tokens, tokenize
 
 GROUPED_BATCHES = 50

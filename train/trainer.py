@@ -1,14 +1,22 @@
-"""``transformers.Trainer`` for trainings here: it stops at a non-finite loss or gradient, and at a full disk."""
+"""Trains a student on a selection by any method; a teacher's format adaptation works the same way.
+
+A killed worker is replaced and resumes from the last checkpoint beside ``output``. On several nodes ``output`` is a
+directory that all of them share, or in an object store; with an object store, workers train in local directories.
+``transformers.Trainer`` stops here at a non-finite loss or gradient, and at a full disk.
+"""
 
 import contextlib
 import errno
+import json
 import math
 import pickle
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import lance
 import numpy as np
 import torch
 from accelerate.utils import (  # type: ignore[import-untyped]
@@ -22,11 +30,16 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import PrinterCallback, Trainer
 
 from curation.config import LmStudentConfig, LoraConfig
-from curation.errors import ConfigError, TrainingError
-from curation.refs import ModelRef
-from train.agreement import count_workers, gather_values
-from train.callbacks import Partial
-from train.models import TrainingRecord, save
+from curation.errors import ConfigError, SourceError, TrainingError
+from curation.json_types import Json
+from curation.models import load_model
+from curation.refs import ModelRef, TableRef
+from curation.storage.cache import scratch, staged
+from curation.storage.paths import Place, Remote, to_place
+from curation.telemetry.standing import Update
+from train.callbacks import Partial, StoredCheckpoints
+from train.launch import FINAL, Notes, count_workers, gather_values, launch, require_claim
+from train.models import TRAINING, TrainingRecord, TrainingResult, read_saved
 
 MOST_POSITIONS = 256
 """Maximum number of labels, and of end tokens, of a micro-batch that are examined."""
@@ -44,6 +57,67 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """Errors of a file system that trying again does not mend."""
 HIDDEN = ("PytorchStreamWriter failed", "inline_container.cc", *(f"(os error {number})" for number in FULL))
 """Words of torch's and safetensors' writers, which hide these errors in their own."""
+
+Learn = Callable[..., TrainingRecord]
+"""A training method, called in each worker as ``learn(base, rows, config, seed=, output=, progress=, kept=, **read)``.
+
+It trains ``base`` on ``rows`` and saves the result to the path ``output`` atomically. All workers call it with the same
+arguments, but only the first has ``progress``, a function of rows done, rows in all and words on the loss. ``kept``
+(``train.callbacks.StoredCheckpoints``) stores checkpoints if the workers do not share ``output``.
+"""
+
+
+def train_student(
+    learn: Learn,
+    base: ModelRef,
+    rows: TableRef,
+    config: LmStudentConfig,
+    *,
+    seed: int,
+    output: Place,
+    name: str,
+    update: Update = lambda standing: None,
+    **read: object,
+) -> TrainingResult:
+    """Run ``learn`` in the workers that ``config`` requests, with the arguments ``read``.
+
+    ``update`` receives rows done and rows in all, over all epochs.
+
+    Raises:
+        SourceError: the table has no rows, or none that the method can use.
+        ConfigError: the configuration does not fit the base, or the batch sizes do not divide.
+        TrainingError: the training failed in a way that every further attempt would repeat.
+        RunFailedError, CommitError: as :func:`train.launch.launch`.
+    """
+    if not lance.dataset(rows.uri, version=rows.version).count_rows():
+        raise SourceError(f"student {name}: {rows.uri} (version {rows.version}) has no rows; select at least one")
+    count_accumulation_steps(config, config.num_workers)
+    output = output.resolve()
+    arguments = (base.to_json(), rows.to_json(), config)
+    task = {"learn": learn, "arguments": arguments, "read": {"seed": seed, **read}, "output": str(output), "name": name}
+    launch(_train, task, config, name=name, output=output, update=update)
+    return read_saved(base, config.lora, output)
+
+
+def _train(task: Json, notes: Notes | None) -> None:
+    """Train the student in each worker."""
+    output = to_place(task["output"])
+    base, rows, config = task["arguments"]
+    try:
+        with scratch(output) if notes is None else staged(output) as local:
+            task["learn"](
+                ModelRef.from_json(base),
+                TableRef.from_json(rows),
+                config,
+                output=local,
+                progress=None if notes is None else notes.note,
+                kept=StoredCheckpoints() if isinstance(output, Remote) else None,
+                **task["read"],
+            )
+            if notes is not None:  # before what is written here is put in the place of what another driver may have put
+                require_claim()
+    except FINAL as error:
+        raise type(error)(f"student {task['name']}: {error}") from error
 
 
 class FirstStep:
@@ -160,11 +234,10 @@ def is_read_once(config: LmStudentConfig) -> bool:
     return config.sharding == "fsdp" and count_workers() > 1 and config.method != "grpo"
 
 
-@contextlib.contextmanager
-def read_once(config: LmStudentConfig) -> Iterator[None]:
-    """Let ``transformers`` read weights only in the first worker, if :func:`is_read_once`."""
-    with patch_environment(**(READ_ONCE if is_read_once(config) else {})):
-        yield
+def read_once(config: LmStudentConfig) -> contextlib.AbstractContextManager[None]:
+    """Let ``transformers``, within the context, read weights only in the first worker, if :func:`is_read_once`."""
+    context: contextlib.AbstractContextManager[None] = patch_environment(**(READ_ONCE if is_read_once(config) else {}))
+    return context
 
 
 def shift_warm_up(scheduler: Any, warm_up: int) -> Any:
@@ -228,18 +301,38 @@ class Guarded(Trainer):
     def finish(
         self, unfinished: Partial, tokenizer: Any, base: ModelRef, lora: LoraConfig | None, record: TrainingRecord
     ) -> None:
-        """Put the result in its place (:func:`train.models.save`); all workers gather a sharded model's weights."""
-        weights: dict[str, torch.Tensor] = {}
+        """Save an adapter, or a full model with its tokenizer, and the record of its training in the result's place.
+
+        An adapter that was trained on a base with an adapter gets the merged base beside it, in ``base``, in the type
+        that it was trained on, and refers to it by its final place. All workers gather a sharded model's weights.
+        """
+        gathered: dict[str, torch.Tensor] = {}
         model: Any = self.model
         for name, weight in model.state_dict().items() if self.is_fsdp_enabled else ():
             full = weight.full_tensor() if isinstance(weight, DTensor) else weight
             if self.is_world_process_zero():  # accelerate's own gathering loses their storage on CPUs
-                weights[name] = full.detach().cpu().clone()
+                gathered[name] = full.detach().cpu().clone()
+
+        def save(path: Path) -> None:
+            trained, weights = self.accelerator.unwrap_model(model), gathered or None
+            shutil.rmtree(path, ignore_errors=True)
+            trained.config.use_cache = True
+            if lora is None:
+                trained.save_pretrained(path, state_dict=weights)
+                tokenizer.save_pretrained(path)
+            else:
+                if base.adapter is not None:  # not what was merged into it
+                    trained.peft_config["default"].base_model_name_or_path = str(unfinished.output / "base")
+                # Without save_embedding_layers peft asks the hub whether they were changed.
+                trained.save_pretrained(path, state_dict=weights, save_embedding_layers=False)
+            if lora is not None and base.adapter is not None:
+                dtype = str(trained.get_input_embeddings().weight.dtype).removeprefix("torch.")
+                load_model(base, dtype=dtype).save_pretrained(path / "base")
+                tokenizer.save_pretrained(path / "base")
+            (path / TRAINING).write_text(json.dumps(asdict(record)))
+
         if self.is_world_process_zero():
-            trained = self.accelerator.unwrap_model(self.model)
-            unfinished.finish(
-                lambda path: save(trained, tokenizer, base, lora, record, path, unfinished.output, weights or None)
-            )
+            unfinished.finish(save)
         self.accelerator.wait_for_everyone()
 
     def _get_grad_norm(self, model: object, grad_norm: object = None) -> Any:

@@ -4,7 +4,6 @@ On several nodes ``output`` is a directory that all of them share, or in an obje
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import NamedTuple, cast
 
@@ -30,16 +29,14 @@ from curation.telemetry.standing import Update
 from curation.trust import Scores, saved
 from curation.trust.attention import AttentionArchitecture, AttentionNet, AttentionTrust
 from curation.trust.calibration import fit_calibration
-from curation.trust.components import PrincipalComponents, check_size, compute_principal_components
 from curation.trust.deep_ensemble import DeepEnsemble
+from curation.trust.folded import PrincipalComponents, check_size, compute_principal_components
 from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
 from curation.trust.parts import FIT, NAMES, VALIDATION, assign_parts, make_candidates_filter
 from curation.trust.stacked import list_stored_numbers, read_numbers
 from curation.trust.states import SCORE_ROWS, StateTrust, read_states
-from train import fence
-from train.launch import Notes, launch
+from train.launch import Notes, launch, require_claim
 from train.probes import ClosedLabels, with_classes
-from train.rounding import round_trust
 from train.trust_loop import LabelledRows, Note, drop_note, fit_arrays, note_part
 
 BY_FOLDS = ("stacked", "fitted_confidence")
@@ -86,7 +83,7 @@ def _fit_in_worker(task: Json, notes: Notes | None) -> None:
     assert notes is not None, "TrustConfig has one worker"
     rows, config = LabelledRows(*ray.get(task["rows"][0])), task["config"]
     trust = fit_rows(task["kind"], rows, config, seed=task["seed"], origin=task["origin"], note=notes.note)
-    fence.require()
+    require_claim()
     trust.save(to_place(task["output"]))
 
 
@@ -134,10 +131,7 @@ def fit_neural(
     pca = compute_components(rows, config)
     read = rows if pca is None else project_rows(rows, pca)
     new_net = partial(NeuralTrustNet, Architecture.of(config, read.hidden_ND.shape[1]))
-    fitted = fit_arrays(read, config, new_net, seed=seed, note=note)
-    trust = NeuralTrust(fitted.net, config.inputs, {**origin, "seed": seed, **asdict(fitted.record)}).with_pca(pca)
-    trust.calibration, trust.held_out = fitted.calibration, fitted.held_out
-    return round_trust(trust, rows, config)
+    return fit_arrays(read, config, new_net, NeuralTrust, seed=seed, origin=origin, note=note).with_pca(pca)
 
 
 def fit_attention(
@@ -151,10 +145,7 @@ def fit_attention(
 ) -> AttentionTrust:
     """Return a network that attends over the inputs with ``num_heads`` heads, which divide the width."""
     new_net = partial(AttentionNet, AttentionArchitecture.of(config, rows.sizes, num_heads))
-    fitted = fit_arrays(rows, config, new_net, seed=seed, note=note)
-    trust = AttentionTrust(fitted.net, config.inputs, {**origin, "seed": seed, **asdict(fitted.record)})
-    trust.calibration, trust.held_out = fitted.calibration, fitted.held_out
-    return trust
+    return fit_arrays(rows, config, new_net, AttentionTrust, seed=seed, origin=origin, note=note)
 
 
 def fit_deep_ensemble(
@@ -176,7 +167,7 @@ def fit_deep_ensemble(
     courses = [{key: fit.fit[key] for key in ("seed", "steps", "losses", "validation_aucs", "best")} for fit in fits]
     record = {**origin, "seed": seed, **record, "members": courses}
     trust = DeepEnsemble([fit.net for fit in fits], config.inputs, record)
-    return round_trust(_calibrate(trust.with_pca(fits[0].pca), rows, config), rows, config)
+    return _calibrate(trust.with_pca(fits[0].pca), rows, config)
 
 
 def compute_components(

@@ -7,9 +7,8 @@ stopping on validation AUC, standardised inputs, calibration.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +19,14 @@ from curation.arrays import Bools, Floats, Int64s
 from curation.config import TrustConfig
 from curation.errors import RunFailedError
 from curation.hashing import derive
+from curation.json_types import Json
 from curation.metrics import compute_auc_value
-from curation.trust.calibration import Calibration, fit_calibration
+from curation.trust.calibration import fit_calibration
 from curation.trust.neural import Net, TrustNet
 from curation.trust.parts import FIT, REPEAT, VALIDATION
-from curation.trust.states import HeldOutScores
+from curation.trust.states import HeldOutScores, StateTrust
+
+Trust = TypeVar("Trust", bound=StateTrust)
 
 EVALUATE_ROWS = 4096
 """Number of rows of one forward pass outside training."""
@@ -92,45 +94,6 @@ class LabelledRows(NamedTuple):
         return np.flatnonzero(self.part_N == part)
 
 
-@dataclass(kw_only=True)
-class FitRecord:
-    """The course of a fit; each list has one entry per evaluation."""
-
-    num_fit: int
-    num_validation: int
-    num_repeats: int
-    share_right_fit: float
-    share_right_validation: float
-    steps: list[int] = field(default_factory=list)
-    """The number of optimizer steps done at each evaluation."""
-    losses: list[float] = field(default_factory=list)
-    """Mean class-weighted cross-entropy over the rows since the last evaluation, with dropout, during training."""
-    validation_aucs: list[float] = field(default_factory=list)
-    best: int = 0
-    """The index of the evaluation whose weights are kept: the one with the best validation AUC, or without early
-    stopping the last."""
-    seconds: float = 0.0
-
-    @property
-    def num_steps(self) -> int:
-        """The number of steps done."""
-        return self.steps[-1] if self.steps else 0
-
-    def is_finished(self, config: TrustConfig) -> bool:
-        """Return whether all steps are done, or the last ``patience`` steps brought no better evaluation."""
-        waited = self.num_steps - self.steps[self.best] if self.steps else 0
-        return self.num_steps >= config.max_steps or (config.patience is not None and waited >= config.patience)
-
-
-class FittedNetwork(NamedTuple, Generic[Net]):
-    """A fitted network (in evaluation mode on the CPU), its calibration, held-out scores and the record of the fit."""
-
-    net: Net
-    calibration: Calibration
-    held_out: HeldOutScores
-    record: FitRecord
-
-
 Note = Callable[[int, int, str], None]
 """A function that receives the steps done, how many there may be, and words on the quality of the fit so far."""
 
@@ -145,11 +108,23 @@ def note_part(note: Note, part: int, parts: int) -> Note:
 
 
 def fit_arrays(
-    rows: LabelledRows, config: TrustConfig, new_net: Callable[[], Net], *, seed: int, note: Note = drop_note
-) -> FittedNetwork[Net]:
-    """Fit a network on ``rows``, on a GPU if ``config`` requests one.
+    rows: LabelledRows,
+    config: TrustConfig,
+    new_net: Callable[[], Net],
+    make: Callable[[Net, Sequence[str], Json], Trust],
+    *,
+    seed: int,
+    origin: Mapping[str, object],
+    note: Note = drop_note,
+) -> Trust:
+    """Return what ``make`` makes of a network (in evaluation mode on the CPU), its inputs and the record of its fit.
 
-    ``new_net`` makes the network that ``config`` describes, with random weights from torch's own generator.
+    ``new_net`` makes the network that ``config`` describes, with random weights from torch's own generator; it is
+    fitted on a GPU if ``config`` requests one. The trust function is calibrated on the validation rows. Its record is
+    ``origin``, the seed, numbers of the rows and the course of the fit, with one entry per evaluation: the ``steps``
+    done, ``losses`` (mean class-weighted cross-entropy over the rows since the last one, with dropout) and
+    ``validation_aucs``. ``best`` is the index of the evaluation whose weights are kept: the one with the best AUC, or
+    without early stopping the last.
 
     Raises:
         RunFailedError: the loss is no longer finite.
@@ -157,13 +132,7 @@ def fit_arrays(
     """
     start = time.monotonic()
     fit_F, validation_V = rows.places(FIT), rows.places(VALIDATION)
-    record = FitRecord(
-        num_fit=len(fit_F),
-        num_validation=len(validation_V),
-        num_repeats=rows.num_repeats,
-        share_right_fit=float(rows.correct_N[fit_F].mean()),
-        share_right_validation=float(rows.correct_N[validation_V].mean()),
-    )
+    correct_F, correct_V = rows.correct_N[fit_F], rows.correct_N[validation_V]
     torch.manual_seed(derive(seed, "trust weights"))
     net = new_net()
     if config.standardise:
@@ -172,34 +141,45 @@ def fit_arrays(
     optimizer = torch.optim.AdamW(
         net.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
     )
-    best: dict[str, Tensor] = net.state_dict()
-    weights = compute_loss_weights(rows.correct_N[fit_F], config.class_weight)
+    kept: dict[str, Tensor] = net.state_dict()
+    weights = compute_loss_weights(correct_F, config.class_weight)
     an_epoch = -(-len(fit_F) // config.batch_size)
     interval = min(max(an_epoch, MIN_STEPS), -(-config.max_steps // MIN_EVALUATIONS))
-    while not record.is_finished(config):
-        done = record.num_steps
+    course: dict[str, list[float]] = {"steps": [], "losses": [], "validation_aucs": []}
+    done, best, waited = 0, 0, 0.0
+    while done < config.max_steps and (config.patience is None or waited < config.patience):
         stop = min(done + interval, config.max_steps)
         torch.manual_seed(derive(seed, f"trust step {done} shard 0"))  # the name of fits that were divided
-        batches = _iter_batches(fit_F, config.batch_size, seed, done, stop)
-        loss = _run_steps(net, optimizer, rows, batches, weights)
+        loss = _run_steps(net, optimizer, rows, _iter_batches(fit_F, config.batch_size, seed, done, stop), weights)
         if not np.isfinite(loss):
             raise RunFailedError(
                 f"steps {done + 1} to {stop}: the loss is {loss}; lower trust.learning_rate or set trust.standardise"
             )
-        auc = compute_auc_value(_compute_logits(net, rows.hidden_ND, validation_V), rows.correct_N[validation_V])
-        if config.patience is None or auc > max(record.validation_aucs, default=-1.0):
-            record.best = len(record.steps)
-            state = net.state_dict()
-            best = state if config.patience is None else {name: tensor.clone() for name, tensor in state.items()}
-        record.steps.append(stop)
-        record.losses.append(loss)
-        record.validation_aucs.append(auc)
-        record.seconds = time.monotonic() - start
+        auc = compute_auc_value(_compute_logits(net, rows.hidden_ND, validation_V), correct_V)
+        if config.patience is None or auc > max(course["validation_aucs"], default=-1.0):
+            best, state = len(course["steps"]), net.state_dict()
+            kept = state if config.patience is None else {name: tensor.clone() for name, tensor in state.items()}
+        for name, value in zip(course, (stop, loss, auc), strict=True):
+            course[name].append(value)
+        done, waited = stop, stop - course["steps"][best]
         note(stop, config.max_steps, f"AUC {auc:.3f} on validation rows")
-    net.load_state_dict(best)
+    net.load_state_dict(kept)
     logit_V = _compute_logits(net, rows.hidden_ND, validation_V)
-    calibration = fit_calibration(logit_V, rows.correct_N[validation_V], config.calibration)
-    return FittedNetwork(net.cpu().eval(), calibration, rows.held_out(validation_V, logit_V), record)
+    record: Json = {
+        "seed": seed,
+        "num_fit": len(fit_F),
+        "num_validation": len(validation_V),
+        "num_repeats": rows.num_repeats,
+        "share_right_fit": float(correct_F.mean()),
+        "share_right_validation": float(correct_V.mean()),
+        **course,
+        "best": best,
+        "seconds": time.monotonic() - start,
+    }
+    trust = make(net.cpu().eval(), config.inputs, {**origin, **record})
+    trust.calibration = fit_calibration(logit_V, correct_V, config.calibration)
+    trust.held_out = rows.held_out(validation_V, logit_V)
+    return trust
 
 
 def compute_loss_weights(correct_N: Bools, strength: float) -> tuple[float, float]:

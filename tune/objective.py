@@ -46,13 +46,8 @@ class TrialRows(NamedTuple):
     numbers_NK: npt.NDArray[np.float64]
     """The numbers of the answers that a stack reads, NaN for null."""
     numbers: tuple[str, ...]
-    is_clustered: bool = False
-    """Whether units are groups of rows (``splits.group``), which no part of a fit divides either."""
-
-    @property
-    def cluster_N(self) -> Int64s | None:
-        """The cluster of each row, or None if ``splits.group`` is not set."""
-        return self.unit_N if self.is_clustered else None
+    cluster_N: Int64s | None = None
+    """The cluster of each row, which no part of a fit divides either, or None if ``splits.group`` is not set."""
 
     def rows(self, trust: TrustConfig, held_out_N: Bools, *, seed: int) -> LabelledRows:
         """Return the rows in the parts that a fit with these settings reads, without copying inputs."""
@@ -113,7 +108,7 @@ def read_source(
         inputs={name: input_ND[first_N] for name, input_ND in zip(names, read.inputs, strict=True)},
         numbers_NK=read.numbers_NK[first_N],
         numbers=numbers,
-        is_clustered=graded.cluster_N is not None,
+        cluster_N=None if graded.cluster_N is None else graded.cluster_N[places_N],
     )
     return found, num_lacking
 

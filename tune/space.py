@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 KIND = "kind"
 OPTIONS = "options"
-NOT_SEARCHED = {*TrustConfig.RESOURCES, *ROW_KEYS, KIND, "preset", OPTIONS, "num_workers", "search", "score_dtype"}
+NOT_SEARCHED = {*TrustConfig.RESOURCES, *ROW_KEYS, KIND, "preset", OPTIONS, "search"}
 """Keys of the section ``trust`` that cannot be dimensions: they do not change the function, or they change the rows on
 which functions are compared."""
 

@@ -118,16 +118,16 @@ def columns_of(source: LabelledRows, pool: LabelledRows, states: tuple[str, ...]
     stack = _Stack(source, TrustConfig(states=states), Recipe(), seed)
     stack.fit_probes()
     stack.fit_class_probe()
-    names, columns_MK = stack._join_columns(stack._members)
+    names, columns_MK = stack.join_columns(stack.members)
     nothing = Combination(names, np.zeros(len(names)), Logistic(np.zeros(len(names)), 0.0))
     trust = stack.made(Candidate(STACKED, nothing, np.zeros(len(columns_MK))), {}, None)
     places = [pool.numbers.index(name) for name in trust.numbers]
     class_N = np.full(len(pool.part_N), np.nan)
     if LABEL in pool.numbers:
         class_N = pool.numbers_NK[:, pool.numbers.index(LABEL)]
-    pool_NK = trust._join_columns([torch.from_numpy(np.asarray(pool.hidden_ND))], pool.numbers_NK[:, places], class_N)
-    members = len(stack._members)
-    return Drawn(names, columns_MK, members, stack.correct_M, stack._folded.fold_M, list(stack.free), pool_NK)
+    pool_NK = trust._join_columns([torch.from_numpy(np.asarray(pool.hidden_ND)), pool.numbers_NK[:, places], class_N])
+    members = len(stack.members)
+    return Drawn(names, columns_MK, members, stack.correct_M, stack.folded.fold_M, list(stack.free), pool_NK)
 
 
 def combined(found: Drawn, way: Way, seed: int) -> Float64s:

@@ -74,8 +74,7 @@ class TrustConfig(TrainSection):
     and, for ``ntf``, of its teacher; this value if the domain has none."""
     states: tuple[Annotated[str, AfterValidator(check_state)], ...] = ("output_last",)
     """Names among ``teacher.states``."""
-    num_workers: Literal[1] = 1
-    """One process fits a trust function; labelled rows are few."""
+    num_workers: ClassVar[int] = 1  # type: ignore[misc]  # one process fits a trust function; labelled rows are few
     pca: PositiveInt | None = None
     """Number of principal components through which the states are read, fitted on the fit part; labels keep whole
     states. ``null``: the states themselves, but at most 64 components for ``boosted_trees``."""
@@ -122,10 +121,6 @@ class TrustConfig(TrainSection):
     calibration: Literal["platt", "isotonic", "none"] = "platt"
     """How a logit becomes trust: ``platt``, a sigmoid with slope and intercept, ``isotonic``, a step function that
     never falls (both fitted on the held-out rows), or the bare sigmoid, as in the paper. Ranks never depend on it."""
-    score_dtype: Literal["float32", "bfloat16"] = "float32"
-    """The type in which ``neural`` and ``deep_ensemble`` compute products when they score. ``bfloat16`` is faster where
-    the processor has it, and used only if it keeps the order of the held-out source rows (``train.rounding``); the
-    record of the fit says so."""
     options: dict[str, Json] = Field(default={})
     """Settings of trust functions, built-in or your own, by name (docs/extending.md)."""
 
@@ -151,7 +146,7 @@ def find_read_keys(fitted: Fitted) -> frozenset[str]:
     network = TrustConfig.model_fields.keys() - TrustConfig.RESOURCES - {"kind", "search", "options", "preset"}
     own = {*READ_BY_ALL, *ROW_KEYS, *(network if fitted.reads is None else fitted.reads)}
     own |= {"calibration"} if fitted.fit is None else set()  # train.trust calibrates what is fitted there
-    own -= {"pca", "score_dtype"} if fitted.by_state else set()  # it is not folded
+    own -= {"pca"} if fitted.by_state else set()
     has_presets = any(own & values.keys() for values in TrustConfig.PRESETS.values())
     return frozenset(own | ({"preset"} if has_presets else set()))
 
@@ -187,7 +182,7 @@ class TuneConfig(Section):
     """Settings of a search: the trust functions to try (``tune.space``), how to measure them, and how to choose.
 
     Every trial is one fit on the labelled source rows. Fits on other folds and seeds then compare the best few trials
-    with the trust function of the section ``trust``, and decide (``tune.choose``).
+    with the trust function of the section ``trust``, and decide (``tune.search``).
     """
 
     RESOURCES: ClassVar[set[str]] = {"parallel", "cpus_per_trial", "gpus_per_trial", "memory_gib_per_trial"}

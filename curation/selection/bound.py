@@ -20,7 +20,7 @@ import numpy as np
 
 from curation.arrays import Bools, Floats, Int64s, Uint64s
 from curation.hashing import hash64
-from curation.selection.score_keys import (
+from curation.selection.order import (
     Unsigned,
     get_highest_key,
     get_lowest_key,

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from curation.arrays import Floats, Int64s, Uint64s
 from curation.hashing import hash64
-from curation.selection.score_keys import from_score_keys, to_score_keys
+from curation.selection.order import from_score_keys, to_score_keys
 
 Labels = npt.NDArray[np.uint64]
 """Integers that stand for the rows' labels, [N]: equal for rows that count together, and below 2^63 unless made by

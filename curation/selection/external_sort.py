@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from curation.arrays import Floats, Int64s, Uint64s
 from curation.hashing import hash64
-from curation.selection.score_keys import to_score_keys
+from curation.selection.order import to_score_keys
 
 RUN_ROWS = 1 << 18
 LEAST_BLOCK = 256

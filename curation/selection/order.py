@@ -1,6 +1,8 @@
-"""Order statistics of a pool's scores: which score has a rank, and how many rows reach a score.
+"""Order of scores: keys that sort as they do, and order statistics of a pool's scores.
 
-``Sorted`` holds the scores; ``Streamed`` reads them in passes and holds counts alone, with the same results.
+Keys are unsigned integers of a score's width, so that ranges of scores can be divided exactly. Order statistics are
+the score at a rank and the number of rows that reach a score: ``Sorted`` holds the scores; ``Streamed`` reads them in
+passes and holds counts alone, with the same results.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from curation.arrays import Floats, Int64s
-from curation.selection.score_keys import from_score_keys, to_score_keys
 
+Unsigned = npt.NDArray[np.unsignedinteger[Any]]
 Batch = tuple[Int64s, Floats]
 """Row ids and raw scores of some rows, both [N]; NaN or -inf for a row that may not be selected."""
 Mapped = Callable[[Callable[[Iterable[Batch]], Any]], Iterable[Any]]
@@ -22,6 +24,47 @@ CELL_BITS, REST_BITS = 18, 14
 """Numbers of leading bits of a float32 score's key, by which the first pass counts, and of remaining bits."""
 CELLS_A_PASS = 128
 """Maximum number of cells of equal leading bits that one pass looks into, with 16 MiB of counts."""
+
+
+def to_score_keys(score_N: Floats) -> Unsigned:
+    """Return the keys of float32 (uint32) or float64 (uint64) scores, [N]; -0.0 has the key of 0.0, NaN is no score."""
+    unsigned: Any = np.uint32 if score_N.dtype == np.float32 else np.uint64
+    bits_N = (score_N + 0.0).view(unsigned)
+    sign = unsigned(8 * score_N.dtype.itemsize - 1)
+    flip_N = np.negative(bits_N >> sign) | (unsigned(1) << sign)  # all bits of a negative score, else the sign alone
+    found: Unsigned = bits_N ^ flip_N
+    return found
+
+
+def from_score_keys(key_N: Unsigned) -> Floats:
+    """Return the scores of keys, [N]: the inverse of :func:`to_score_keys`."""
+    kind: Any = key_N.dtype.type
+    top = kind(1) << kind(8 * key_N.dtype.itemsize - 1)
+    bits_N = np.where(key_N & top, key_N ^ top, ~key_N)
+    found: Floats = bits_N.view(np.float32 if kind is np.uint32 else np.float64)
+    return found
+
+
+def score_of(key: int, bits: int) -> Any:
+    """Return the score of one key, as a numpy scalar of ``bits`` bits."""
+    return from_score_keys(np.array([key], dtype=np.uint32 if bits == 32 else np.uint64))[0]
+
+
+def get_lowest_key(bits: int) -> int:
+    """Return the key of the lowest finite score."""
+    kind: Any = np.float32 if bits == 32 else np.float64
+    return int(to_score_keys(np.array([np.finfo(kind).min], dtype=kind))[0])
+
+
+def get_highest_key(bits: int) -> int:
+    """Return the key of +inf."""
+    return int(to_score_keys(np.array([np.inf], dtype=np.float32 if bits == 32 else np.float64))[0])
+
+
+def without_minus_zero(first: int, last: int, bits: int) -> tuple[int, int]:
+    """Return a range of keys whose ends are not the key of -0.0: no score has it, and its score equals that of 0.0."""
+    minus_zero = (1 << bits - 1) - 1
+    return first + (first == minus_zero), last - (last == minus_zero)
 
 
 class Sorted:

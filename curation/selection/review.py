@@ -109,15 +109,26 @@ def draw(rows: ScoredRows, *, num: int, seed: int, ranked: bool) -> Drawn:
     drawn_S = np.bincount(stratum_R[drawn_R], minlength=num_strata)
     chosen = np.flatnonzero(drawn_R)
     chosen = chosen[np.argsort(hash64(ids_R[chosen], derive(seed, "audit order")))]
+    strata = []
+    for index in range(num_strata):
+        place_R = region_R[stratum_R == index]
+        raw_R = rows.raw_N[place_R]
+        least, most = (float(raw_R.min()), float(raw_R.max())) if np.isfinite(raw_R).all() else (None, None)
+        made = Stratum(
+            selected=bool(rows.selected_N[place_R[0]]),
+            num_rows=len(place_R),
+            num_drawn=int(drawn_S[index]),
+            least=least,
+            most=most,
+            prior=float(prior_S[index]),
+        )
+        strata.append(made)
     return Drawn(
         place_M=region_R[chosen],
         stratum_M=stratum_R[chosen],
         inclusion_M=(drawn_S / size_S)[stratum_R[chosen]],
         uniform_M=uniform_R[chosen],
-        strata=tuple(
-            _make_stratum(rows, region_R[stratum_R == index], int(drawn_S[index]), float(prior_S[index]))
-            for index in range(num_strata)
-        ),
+        strata=tuple(strata),
         floor=floor,
     )
 
@@ -160,21 +171,5 @@ def _allocate_extra(size_S: Int64s, prior_S: Float64s, uniform_S: Int64s, num: i
 def _find_smallest(hash_N: Uint64s, count: int) -> Bools:
     """Return which rows have the ``count`` smallest hashes, bool [N]."""
     found_N = np.zeros(len(hash_N), dtype=np.bool_)
-    if count >= len(hash_N):
-        found_N[:] = True
-    elif count:
-        found_N[np.argpartition(hash_N, count - 1)[:count]] = True
+    found_N[np.argsort(hash_N)[:count]] = True
     return found_N
-
-
-def _make_stratum(rows: ScoredRows, place_R: Int64s, num_drawn: int, prior: float) -> Stratum:
-    raw_R = rows.raw_N[place_R]
-    ranked = bool(np.isfinite(raw_R).all())
-    return Stratum(
-        selected=bool(rows.selected_N[place_R[0]]),
-        num_rows=len(place_R),
-        num_drawn=num_drawn,
-        least=float(raw_R.min()) if ranked else None,
-        most=float(raw_R.max()) if ranked else None,
-        prior=prior,
-    )

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from curation.config import TrustConfig
 from curation.errors import ConfigError
-from curation.json_types import JsonView
 from curation.trust.neural import NORM_EPS, Block, NetShape, NetTrust, TrustNet, drop_path
 
 QUERY_SCALE = 0.02
@@ -32,27 +31,26 @@ class AttentionArchitecture(NetShape):
     """The width of each token before its projection."""
     num_heads: int
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", tuple(self.sizes))  # a list, as read from JSON
+
     @classmethod
     def of(cls, config: TrustConfig, sizes: Sequence[int], num_heads: int) -> Self:
         """Return the architecture that a configuration asks for; ``sizes`` are the widths of ``config.inputs``.
 
         Raises:
-            ConfigError: the heads do not divide the width, or ``config.pca`` is set.
+            ConfigError: ``num_heads`` is no positive whole number or does not divide the width, or ``config.pca`` is
+                set.
         """
-        check_heads(num_heads, config.width)
+        if type(num_heads) is not int or num_heads < 1 or config.width % num_heads:
+            raise ConfigError(
+                f"trust.options.attention.num_heads: {num_heads!r}; the heads divide trust.width ({config.width}) "
+                "evenly: give a whole number that divides it, or another trust.width"
+            )
         if config.pca is not None:
             raise ConfigError(f"trust.pca: {config.pca}, but attention reads state by state; leave trust.pca out")
         states, numbers = tuple(sizes[: len(config.states)]), sum(sizes[len(config.states) :])
         return cls.with_config(config, sizes=(*states, numbers) if numbers else states, num_heads=num_heads)
-
-
-def check_heads(num_heads: int, width: int) -> None:
-    """Raise ``ConfigError`` if ``num_heads`` is no positive whole number, or does not divide the width."""
-    if type(num_heads) is not int or num_heads < 1 or width % num_heads:
-        raise ConfigError(
-            f"trust.options.attention.num_heads: {num_heads!r}; the heads divide trust.width ({width}) evenly: give a "
-            "whole number that divides it, or another trust.width"
-        )
 
 
 class Attention(nn.Module):
@@ -109,10 +107,4 @@ class AttentionNet(TrustNet):
 class AttentionTrust(NetTrust[AttentionNet]):
     """A fitted attention network. The raw score is the logit; trust is its calibrated sigmoid."""
 
-    kind = "attention"
-
-    @classmethod
-    def net_of(cls, architecture: JsonView) -> AttentionNet:
-        """Return an unfitted network."""
-        sizes = tuple(architecture["sizes"])
-        return AttentionNet(AttentionArchitecture(**{**architecture, "sizes": sizes}))
+    kind, network, shape = "attention", AttentionNet, AttentionArchitecture

@@ -10,16 +10,15 @@ column again for each of its 254 edges, which takes ten times as long as fitting
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from curation.arrays import Bools, Float64s, Floats, Int64s
 from curation.config import TrustConfig
-from curation.json_types import Json, JsonView
+from curation.json_types import JsonView
 from curation.trust import Scores
 from curation.trust.states import SCORE_ROWS, StateTrust, compute_class_weights
 
@@ -40,9 +39,38 @@ class BoostedTrees(StateTrust):
     def __init__(
         self, weights: Mapping[str, Tensor], size: int, inputs: Sequence[str], fit: Mapping[str, object]
     ) -> None:
+        """Take the arrays ``NODES``, the trees' roots and the baseline; rows have ``size`` numbers.
+
+        Raise ``ValueError`` if the arrays differ in length, a node compares a column that no row has, or a node
+        precedes its parent, does not exist or is reached twice, so that a walk might never end.
+        """
         super().__init__(inputs, fit)
-        self.size, self.weights = size, dict(weights)
-        self._nodes = _Nodes.of({name: tensor.numpy() for name, tensor in weights.items()}, size)
+        self.size, self.weights, self.own = size, dict(weights), {"size": size}
+        node = {name: tensor.numpy() for name, tensor in weights.items()}
+        lengths = {name: node[name].shape for name in NODES}
+        if len(set(lengths.values())) != 1 or len(node["value"].shape) != 1:
+            raise ValueError(f"its nodes have the shapes {lengths}")
+        is_inner_I, (num,) = ~node["is_leaf"].astype(np.bool_), node["value"].shape
+        self._root_T, feature_I = node["roots_T"].astype(np.int64), node["feature"].astype(np.int64)
+        if len(odd := feature_I[is_inner_I & ((feature_I < 0) | (feature_I >= size))]):
+            raise ValueError(f"a node compares the number {odd[0]} of a row, which has {size}")
+        place_I = np.arange(num)
+        child_I2 = np.stack([node["left"], node["right"]], axis=1).astype(np.int64)
+        reached = np.concatenate([self._root_T, child_I2[is_inner_I].ravel()])
+        after = np.concatenate([np.zeros_like(self._root_T), np.repeat(place_I[is_inner_I] + 1, 2)])
+        bad = (reached < after) | (reached >= num)  # children come after their node, so that no walk returns
+        bad[np.setdiff1d(np.arange(len(reached)), np.unique(reached, return_index=True)[1])] = True
+        if bad.any():
+            raise ValueError(f"the node {reached[bad][0]} is reached twice, or is none")
+        child_I2 = np.where(is_inner_I[:, None], child_I2, place_I[:, None])  # a leaf is its own child
+        self._depth, level = 0, self._root_T[is_inner_I[self._root_T]]
+        while len(level):
+            if self._depth == DEEPEST:
+                raise ValueError(f"a tree is more than {DEEPEST:,} nodes deep")
+            below = child_I2[level].ravel()
+            self._depth, level = self._depth + 1, below[is_inner_I[below]]
+        self._feature_I, self._child_J = np.where(is_inner_I, feature_I, 0), child_I2.ravel()
+        self._threshold_I, self._value_I = node["threshold"].astype(float), node["value"].astype(float)
         self._baseline = float(weights["baseline"])
 
     def logits(self, hidden_ND: Tensor) -> Scores:
@@ -50,7 +78,14 @@ class BoostedTrees(StateTrust):
         logit_N = np.full(len(hidden_ND), self._baseline)
         for start in range(0, len(hidden_ND), SCORE_ROWS):
             rows = slice(start, start + SCORE_ROWS)
-            for value_B in self._nodes.values(hidden_ND[rows].double().numpy()).T:
+            wide_BD = hidden_ND[rows].double().numpy()
+            begin_B1 = np.arange(len(wide_BD))[:, None] * wide_BD.shape[1]
+            at_BT: Int64s = np.broadcast_to(self._root_T, (len(wide_BD), len(self._root_T)))
+            for _ in range(self._depth):
+                number_BT = wide_BD.take(begin_B1 + self._feature_I.take(at_BT))
+                goes_right_BT = ~(number_BT <= self._threshold_I.take(at_BT))  # NaN goes right
+                at_BT = self._child_J.take(2 * at_BT + goes_right_BT)
+            for value_B in self._value_I.take(at_BT).T:
                 logit_N[rows] += value_B
         return logit_N.astype(np.float32)
 
@@ -94,68 +129,10 @@ class BoostedTrees(StateTrust):
         record = {"num_fit": len(correct_N), "share_right_fit": float(correct_N.mean())}
         return cls(_collect_nodes(model, edges), hidden_ND.shape[1], config.inputs, {**origin, **record})
 
-    def description(self) -> Json:
-        """Return the description with ``size``, the number of inputs of a row."""
-        return {**super().description(), "size": self.size}
-
     @classmethod
     def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
         """Return the trees of these weights and this description."""
         return cls(weights, description["size"], description["inputs"], description["fit"])
-
-
-class _Nodes(NamedTuple):
-    """The nodes of all trees, by index; a leaf is its own child."""
-
-    root_T: Int64s
-    feature_I: Int64s
-    threshold_I: Float64s
-    child_I2: Int64s
-    value_I: Float64s
-    depth: int
-    """Steps from a root to its furthest leaf."""
-
-    @classmethod
-    def of(cls, node: Mapping[str, npt.NDArray[Any]], size: int) -> Self:
-        """Return the nodes of the arrays ``NODES`` and the trees' roots, for rows of ``size`` numbers.
-
-        Raise ``ValueError`` if the arrays differ in length, a node compares a column that no row has, or a node
-        precedes its parent, does not exist or is reached twice, so that a walk might never end.
-        """
-        lengths = {name: node[name].shape for name in NODES}
-        if len(set(lengths.values())) != 1 or len(node["value"].shape) != 1:
-            raise ValueError(f"its nodes have the shapes {lengths}")
-        is_inner_I, (num,) = ~node["is_leaf"].astype(np.bool_), node["value"].shape
-        root_T, feature_I = node["roots_T"].astype(np.int64), node["feature"].astype(np.int64)
-        if len(odd := feature_I[is_inner_I & ((feature_I < 0) | (feature_I >= size))]):
-            raise ValueError(f"a node compares the number {odd[0]} of a row, which has {size}")
-        place_I = np.arange(num)
-        child_I2 = np.stack([node["left"], node["right"]], axis=1).astype(np.int64)
-        reached = np.concatenate([root_T, child_I2[is_inner_I].ravel()])
-        after = np.concatenate([np.zeros_like(root_T), np.repeat(place_I[is_inner_I] + 1, 2)])
-        bad = (reached < after) | (reached >= num)  # children come after their node, so that no walk returns
-        bad[np.setdiff1d(np.arange(len(reached)), np.unique(reached, return_index=True)[1])] = True
-        if bad.any():
-            raise ValueError(f"the node {reached[bad][0]} is reached twice, or is none")
-        child_I2 = np.where(is_inner_I[:, None], child_I2, place_I[:, None])
-        depth, level = 0, root_T[is_inner_I[root_T]]
-        while len(level):
-            if depth == DEEPEST:
-                raise ValueError(f"a tree is more than {DEEPEST:,} nodes deep")
-            below = child_I2[level].ravel()
-            depth, level = depth + 1, below[is_inner_I[below]]
-        feature_I = np.where(is_inner_I, feature_I, 0)
-        return cls(root_T, feature_I, node["threshold"].astype(float), child_I2, node["value"].astype(float), depth)
-
-    def values(self, wide_BD: Float64s) -> Float64s:
-        """Return the value of the leaf that each row reaches in each tree, float64 [B, T]."""
-        begin_B1, child_J = np.arange(len(wide_BD))[:, None] * wide_BD.shape[1], self.child_I2.ravel()
-        at_BT: Int64s = np.broadcast_to(self.root_T, (len(wide_BD), len(self.root_T)))
-        for _ in range(self.depth):
-            number_BT = wide_BD.take(begin_B1 + self.feature_I.take(at_BT))
-            goes_right_BT = ~(number_BT <= self.threshold_I.take(at_BT))  # NaN goes right
-            at_BT = child_J.take(2 * at_BT + goes_right_BT)
-        return self.value_I.take(at_BT)
 
 
 def _bin_values(wide_ND: Float64s, weight_N: Float64s | None) -> tuple[Float64s, list[Float64s]]:

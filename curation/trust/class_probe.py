@@ -11,7 +11,6 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
 from torch import Tensor
 
 from curation.arrays import Float64s
@@ -37,7 +36,7 @@ class ClassProbe:
         """
         self.classes, self.spans, self.weights = tuple(classes), tuple(spans), dict(weights)
         self.sharpness = sharpness
-        self._folded = FoldedInput(weights["weight_CD"], weights["bias_C"], weights["centre_D"], torch.float32)
+        self._folded = FoldedInput(weights["weight_CD"], weights["bias_C"], weights["centre_D"])
 
     def log_odds(self, columns: Sequence[Tensor], class_N: Float64s) -> Float64s:
         """Return the log-odds of each row's class from its columns of states, float64 [N]; NaN for a NaN class.

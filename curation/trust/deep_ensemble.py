@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from curation.json_types import Json, JsonView
+from curation.json_types import JsonView
 from curation.trust import Scores
 from curation.trust.folded import FoldedNets
 from curation.trust.neural import NeuralTrust, NeuralTrustNet
@@ -28,6 +28,7 @@ class DeepEnsemble(StateTrust):
         super().__init__(inputs, fit)
         self.nets = [net.eval() for net in nets]
         self.size = nets[0].architecture.input_size
+        self.own = {"architecture": asdict(nets[0].architecture), "num_members": len(nets)}
         self.weights = {f"{m}.{name}": of for m, net in enumerate(nets) for name, of in net.state_dict().items()}
 
     @torch.inference_mode()
@@ -39,13 +40,8 @@ class DeepEnsemble(StateTrust):
     def raw_of(self, columns: Sequence[Tensor]) -> Scores:
         """Return the logit of the mean probability of each row, float32 [N], by the folded networks."""
         if self._folded is None:
-            self._folded = FoldedNets(self.nets, self.pca, getattr(torch, self.score_dtype))
+            self._folded = FoldedNets(self.nets, self.pca)
         return _compute_logit_of_mean(self._folded(columns))
-
-    def description(self) -> Json:
-        """Return the description with the networks' architecture and their number."""
-        shape = {"architecture": asdict(self.nets[0].architecture), "num_members": len(self.nets)}
-        return {**super().description(), **shape}
 
     @classmethod
     def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:

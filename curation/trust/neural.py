@@ -6,16 +6,15 @@ linearly over the blocks up to the last one's (Huang et al. 2016); PyTorch's own
 standardised inputs (can be switched off) and several concatenated states as one input (off by default).
 """
 
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from curation.config import TrustConfig
-from curation.json_types import Json, JsonView
+from curation.json_types import JsonView
 from curation.trust import Scores
 from curation.trust.folded import FoldedNets
 from curation.trust.states import StateTrust
@@ -45,21 +44,20 @@ class TrustNet(nn.Module):
 
 
 Net = TypeVar("Net", bound=TrustNet)
-Module = TypeVar("Module", bound=nn.Module)
 
 
 class NetTrust(StateTrust, Generic[Net]):
     """A fitted network. The raw score is the logit; trust is its calibrated sigmoid."""
 
+    network: ClassVar[Any]
+    """The class of the network, which takes a ``shape``."""
+    shape: ClassVar[Any]
+    """The class of the network's shape, whose fields are those of the saved architecture."""
+
     def __init__(self, net: Net, inputs: Sequence[str], fit: Mapping[str, object]) -> None:
         super().__init__(inputs, fit)
         self.net = net.eval()
-        self.size, self.weights = net.input_size, net.state_dict()
-
-    @classmethod
-    @abstractmethod
-    def net_of(cls, architecture: Mapping[str, object]) -> Net:
-        """Return an unfitted network of an architecture that was read from JSON."""
+        self.size, self.weights, self.own = net.input_size, net.state_dict(), {"architecture": asdict(net.architecture)}
 
     def logits(self, hidden_ND: Tensor) -> Scores:
         """Return the logit of each row, float32 [N]."""
@@ -67,34 +65,26 @@ class NetTrust(StateTrust, Generic[Net]):
             logit_N: Scores = self.net(hidden_ND.to(self.net.head.weight.device)).cpu().numpy()
         return logit_N
 
-    def description(self) -> Json:
-        """Return the description with the network's architecture."""
-        return {**super().description(), "architecture": asdict(self.net.architecture)}
-
     @classmethod
     def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
-        """Return the trust function on the CPU."""
-        net = with_weights(lambda: cls.net_of(description["architecture"]), description["architecture"], weights)
+        """Return the trust function on the CPU; memory is allocated only after the shapes are known to match.
+
+        The architecture, as read from JSON, is not trusted, since a file may claim any size. Raise ``ValueError`` if
+        the weights do not fit it.
+        """
+        architecture = description["architecture"]
+        if architecture["depth"] > len(weights):
+            raise ValueError(f"it names {architecture['depth']:,} blocks and holds {len(weights):,} tensors")
+        with torch.device("meta"):
+            made = cls.network(cls.shape(**architecture))
+            shapes = {name: tuple(tensor.shape) for name, tensor in made.state_dict().items()}
+        found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+        for name in sorted({*shapes, *found}):
+            if (has := found.get(name)) != (asks := shapes.get(name)):
+                raise ValueError(f"{name} has the shape {has}, and its architecture asks for {asks}")
+        net = cls.network(cls.shape(**architecture))
+        net.load_state_dict(weights)
         return cls(net, description["inputs"], description["fit"])
-
-
-def with_weights(make: Callable[[], Module], architecture: JsonView, weights: Mapping[str, Tensor]) -> Module:
-    """Return the network of ``make`` with saved weights; memory is allocated only after the shapes are known to match.
-
-    The ``architecture``, as read from JSON, is not trusted, since a file may claim any size. Raise ``ValueError`` if
-    the weights do not fit it.
-    """
-    if architecture["depth"] > len(weights):
-        raise ValueError(f"it names {architecture['depth']:,} blocks and holds {len(weights):,} tensors")
-    with torch.device("meta"):
-        shapes = {name: tuple(tensor.shape) for name, tensor in make().state_dict().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    if other := sorted(name for name in {*shapes, *found} if shapes.get(name) != found.get(name)):
-        name = other[0]
-        raise ValueError(f"{name} has the shape {found.get(name)}, and its architecture asks for {shapes.get(name)}")
-    net = make()
-    net.load_state_dict(weights)
-    return net
 
 
 NORM_EPS = 1e-6
@@ -184,16 +174,11 @@ def drop_path(x_NW: Tensor, rate: float, *, training: bool) -> Tensor:
 class NeuralTrust(NetTrust[NeuralTrustNet]):
     """A fitted neural trust function. The raw score is the logit; trust is its calibrated sigmoid."""
 
-    kind = "neural"
+    kind, network, shape = "neural", NeuralTrustNet, Architecture
 
     def raw_of(self, columns: Sequence[Tensor]) -> Scores:
         """Return the logit of each row, float32 [N], by the folded network."""
         if self._folded is None:
-            self._folded = FoldedNets([self.net], self.pca, getattr(torch, self.score_dtype))
+            self._folded = FoldedNets([self.net], self.pca)
         logit_N: Scores = self._folded(columns)[0].numpy()
         return logit_N
-
-    @classmethod
-    def net_of(cls, architecture: JsonView) -> NeuralTrustNet:
-        """Return an unfitted network."""
-        return NeuralTrustNet(Architecture(**architecture))

@@ -7,9 +7,9 @@ fitted on numbers and logits of all labelled rows, so that its output is a proba
 calibration. ``train.stack`` fits the stack, with fewer inputs, down to a single number, if those do as well.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from curation.arrays import Bools, Float64s
 from curation.errors import SourceError
-from curation.json_types import Json, JsonView
+from curation.json_types import JsonView
 from curation.tables.schemas import describe_mend, is_number
 from curation.trust import Scores
 from curation.trust.boosted_trees import BoostedTrees
@@ -131,7 +131,7 @@ class Probes:
         """Take the parts of the logits ``weight_MD @ (row - centre_D) + bias_M``, all in float64."""
         self.names, self.centre_D = tuple(names), centre_D
         self.weights = {"weight_MD": weight_MD, "bias_M": bias_M, "centre_D": centre_D}
-        self._folded = FoldedInput(weight_MD, bias_M, centre_D, torch.float32)
+        self._folded = FoldedInput(weight_MD, bias_M, centre_D)
 
     def logits(self, columns: Sequence[Tensor]) -> Float64s:
         """Return the logit of each row by each of M probes, float64 [N, M]; ``columns`` are the rows' states."""
@@ -173,8 +173,15 @@ class StackedTrust(StateTrust):
             NETWORKS: {} if networks is None else networks.saved_weights(),
             "class_probe": {} if class_probe is None else class_probe.weights,
         }
-        own = {"mean_K": torch.from_numpy(combination.mean_K), "bent": combination.calibrator.weights}
-        self.weights = own | {f"{part}.{name}": of for part, weights in parts.items() for name, of in weights.items()}
+        first = {"mean_K": torch.from_numpy(combination.mean_K), "bent": combination.calibrator.weights}
+        self.weights = first | {f"{part}.{name}": of for part, weights in parts.items() for name, of in weights.items()}
+        self.own = {
+            "columns": combination.names,
+            "read_by_members": self.read_by_members,
+            "probes": None if probes is None else probes.names,
+            "networks": None if networks is None else networks.description(),
+            **({} if class_probe is None else {"class_probe": class_probe.description()}),
+        }
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -184,31 +191,25 @@ class StackedTrust(StateTrust):
     def logits(self, hidden_ND: Tensor) -> Scores:
         """Return each row's logit from its concatenated inputs, float32 [N], as if its label were no known class."""
         states_ND, numbers_NK = torch.split(hidden_ND, [self._width, len(self.numbers)], dim=1)
-        return self._compute_logits([states_ND], numbers_NK.double().numpy(), np.full(len(hidden_ND), np.nan))
+        return self.raw_of([states_ND, numbers_NK.double().numpy(), np.full(len(hidden_ND), np.nan)])
 
     def raw_with(self, hidden_ND: Tensor, numbers_NK: Float64s, names: Sequence[str]) -> Scores:
         """Return the logit of each row of a fit, float32 [N]; the number called ``LABEL`` is its class's index."""
         of_names = [names.index(name) for name in self.numbers]
         class_N = numbers_NK[:, names.index(LABEL)] if LABEL in names else np.full(len(numbers_NK), np.nan)
-        return self._compute_logits([hidden_ND], numbers_NK[:, of_names], class_N)
+        return self.raw_of([hidden_ND, numbers_NK[:, of_names], class_N])
 
-    def _read_scorer(self, labels: pa.RecordBatch) -> tuple[Bools, Callable[[slice], Scores]]:
-        """Return the same as for one function; a row lacks an input also if it has none of the numbers."""
-        missing_N, states, numbers_NK, class_N = self._read(labels)
-
-        def score_rows(rows: slice) -> Scores:
-            return self._compute_logits([column[rows] for column in states], numbers_NK[rows], class_N[rows])
-
-        return missing_N, score_rows
+    def raw_of(self, columns: Sequence[Any]) -> Scores:
+        """Return the logit of each row, float32 [N]; ``columns`` are those of :meth:`_read`."""
+        return self.combination.logits(self._join_columns(columns)).astype(np.float32)
 
     def explained(self, labels: pa.RecordBatch) -> dict[str, Float64s]:
         """Return how far each input's value, compared with its mean, shifts each row's logit, float64 [N] by name."""
-        _, states, numbers_NK, class_N = self._read(labels)
-        parts_NK = self.combination.parts(self._join_columns(states, numbers_NK, class_N))
+        parts_NK = self.combination.parts(self._join_columns(self._read(labels)[0]))
         return {name: parts_NK[:, place] for place, name in enumerate(self.combination.names)}
 
-    def _read(self, labels: pa.RecordBatch) -> tuple[Bools, Sequence[Tensor], Float64s, Float64s]:
-        """Return whether each row lacks a score, the columns that the members read, its numbers and its class.
+    def _read(self, labels: pa.RecordBatch) -> tuple[Sequence[Any], Bools]:
+        """Return the columns of states, the numbers and each row's class; and which rows lack a state or all numbers.
 
         The class is its index, float64 [N]; NaN if it is unknown or there is no class probe.
         """
@@ -218,23 +219,19 @@ class StackedTrust(StateTrust):
         if self.numbers:
             missing_N |= np.isnan(numbers_NK).all(axis=1)
         if self.read_by_members:
-            names = self.features[: len(self.read_by_members)]
-            found = read_states(labels, names)
-            found.check_size(names, self._width)
-            columns, missing_N = found.columns, missing_N | found.missing_N
+            columns, lacking_N = read_states(labels, self.features[: len(self.read_by_members)], self._width)
+            missing_N |= lacking_N
         if self.class_probe is not None:
             if LABEL not in labels.schema.names:
                 raise SourceError(
                     f"labels: column {LABEL} is missing, whose class the trust function compares; label again"
                 )
             class_N = find_value_places(labels.column(LABEL), self.class_probe.classes)
-        return missing_N, columns, numbers_NK, class_N
+        return (*columns, numbers_NK, class_N), missing_N
 
-    def _compute_logits(self, states: Sequence[Tensor], numbers_NK: Float64s, class_N: Float64s) -> Scores:
-        return self.combination.logits(self._join_columns(states, numbers_NK, class_N)).astype(np.float32)
-
-    def _join_columns(self, states: Sequence[Tensor], numbers_NK: Float64s, class_N: Float64s) -> Float64s:
-        """Return the columns that the combination reads, float64 [N, K]."""
+    def _join_columns(self, read: Sequence[Any]) -> Float64s:
+        """Return the columns that the combination reads, float64 [N, K], from those of :meth:`_read`."""
+        *states, numbers_NK, class_N = read
         columns = [numbers_NK]
         if self.probes is not None:
             columns.append(self.probes.logits(states))
@@ -248,17 +245,6 @@ class StackedTrust(StateTrust):
         """Return the sigmoid of logits, float32 [N]; NaN for NaN."""
         trust_N: Scores = expit(raw_N.astype(np.float64)).astype(np.float32)
         return trust_N
-
-    def description(self) -> Json:
-        """Return the description with the combination's columns and the parts of each kind of member."""
-        return {
-            **super().description(),
-            "columns": self.combination.names,
-            "read_by_members": self.read_by_members,
-            "probes": None if self.probes is None else self.probes.names,
-            "networks": None if self.networks is None else self.networks.description(),
-            **({} if self.class_probe is None else {"class_probe": self.class_probe.description()}),
-        }
 
     @classmethod
     def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:

@@ -1,10 +1,9 @@
 """The base class of trust functions that read hidden states, and their inputs as views of a batch's memory."""
 
-import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +20,7 @@ from curation.storage.paths import Place
 from curation.tables.schemas import describe_mend, get_input_column, is_number
 from curation.trust import Scores, saved
 from curation.trust.calibration import Calibration
-from curation.trust.components import PrincipalComponents
-
-ScoreDtype = Literal["float32", "bfloat16"]
+from curation.trust.folded import PrincipalComponents
 
 SCORE_ROWS = 512
 """Number of rows per forward pass in scoring; their states and the outputs of a layer stay in a core's cache."""
@@ -60,13 +57,13 @@ class StateTrust(ABC):
         """The names of the states and scalar columns that the function reads (``TrustConfig.inputs``)."""
         self.fit = fit
         """The origin of the fit's rows, and notes on the fit, as JSON."""
+        self.own: JsonView = {}
+        """Entries of the description, as JSON, that :meth:`made` reads beside those of every trust function."""
         self.calibration = Calibration()
         self.pca: PrincipalComponents | None = None
         """The projection applied to the states before they are read (``TrustConfig.pca``)."""
         self.held_out: HeldOutScores | None = None
         """The rows of the fit with their held-out scores."""
-        self.score_dtype: ScoreDtype = "float32"
-        """The type in which :meth:`raw_of` computes products (``TrustConfig.score_dtype``)."""
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -97,12 +94,6 @@ class StateTrust(ABC):
         """
         return self.raw(columns[0] if len(columns) == 1 else torch.cat(tuple(columns), dim=1))
 
-    def scoring_in(self, dtype: ScoreDtype) -> Self:
-        """Return a copy of this trust function that scores in the type ``dtype``."""
-        other = copy.copy(self)
-        other.score_dtype, other._folded = dtype, None
-        return other
-
     def with_pca(self, pca: PrincipalComponents | None) -> Self:
         """Return this trust function, with the projection attached on whose output it was fitted, if any."""
         if pca is None:
@@ -116,20 +107,18 @@ class StateTrust(ABC):
         Raises:
             SourceError: a column is missing, or the states differ in size from those of the fit.
         """
-        missing_N, score_rows = self._read_scorer(labels)
+        columns, missing_N = self._read(labels)
         raw_N = np.empty(labels.num_rows, dtype=np.float32)
         for start in range(0, labels.num_rows, SCORE_ROWS):
             rows = slice(start, start + SCORE_ROWS)
-            raw_N[rows] = score_rows(rows)
+            raw_N[rows] = self.raw_of([column[rows] for column in columns])
         raw_N[missing_N] = np.nan
         return raw_N
 
-    def _read_scorer(self, labels: pa.RecordBatch) -> tuple[Bools, Callable[[slice], Scores]]:
-        """Return which rows lack an input, bool [N], and a function that returns the raw scores of a slice of rows."""
-        states = read_states(labels, self.features)
+    def _read(self, labels: pa.RecordBatch) -> tuple[Sequence[Any], Bools]:
+        """Return the columns that :meth:`raw_of` takes, and whether each row lacks an input, bool [N]."""
         width, size = (0, 0) if self.pca is None else self.pca.shape
-        states.check_size(self.features, self.size - size + width)
-        return states.missing_N, lambda rows: self.raw_of([column[rows] for column in states.columns])
+        return read_states(labels, self.features, self.size - size + width)
 
     def source_score(self, labels: pa.RecordBatch) -> Scores:
         """Return the raw scores of source rows: held-out scores or NaN for rows of the fit, else :meth:`raw_score`."""
@@ -149,8 +138,8 @@ class StateTrust(ABC):
             "inputs": self.inputs,
             "calibration": asdict(self.calibration),
             "pca": self.pca and {"variance_kept": self.pca.variance_kept, "num_rows": self.pca.num_rows},
-            "score_dtype": self.score_dtype,
             "fit": self.fit,
+            **self.own,
         }
 
     def to_trust(self, raw_N: Scores) -> Scores:
@@ -171,7 +160,6 @@ class StateTrust(ABC):
             trust.held_out = HeldOutScores(*(weights[f"held_out.{name}"].numpy() for name in HeldOutScores._fields))
         if (numbers := description["pca"]) is not None:
             trust.pca = PrincipalComponents(weights["pca.mean_D"], weights["pca.components_DK"], **numbers)
-        trust.score_dtype = description["score_dtype"]
         return trust
 
     def noted(self, **notes: object) -> Self:
@@ -221,25 +209,13 @@ class States(NamedTuple):
     missing_N: Bools
     """Whether any input of each row is null, bool [N]."""
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The number of values per row of each column."""
-        return tuple(column.shape[1] for column in self.columns)
 
-    def check_size(self, names: Sequence[str], fitted: int) -> None:
-        """Raise ``SourceError`` if the columns ``names`` have another number of values per row than those of a fit."""
-        if sum(self.sizes) != fitted:
-            raise SourceError(
-                f"{', '.join(names)}: {sum(self.sizes)} numbers a row, but the trust function was fitted on {fitted}; "
-                "score the labels of the teacher that it was fitted for"
-            )
-
-
-def read_states(labels: pa.RecordBatch, columns: Sequence[str]) -> States:
+def read_states(labels: pa.RecordBatch, columns: Sequence[str], fitted: int | None = None) -> States:
     """Return the ``fixed_size_list`` columns of a batch without a copy, and its scalar columns.
 
     Raises:
-        SourceError: a column is missing, or is neither a fixed-size list of floating-point numbers nor a number.
+        SourceError: a column is missing, or is neither a fixed-size list of floating-point numbers nor a number; or a
+            row has another number of values than ``fitted``, that of a fit.
     """
     missing_N = np.zeros(labels.num_rows, dtype=np.bool_)
     views = []
@@ -262,4 +238,10 @@ def read_states(labels: pa.RecordBatch, columns: Sequence[str]) -> States:
         if values.null_count:
             slots = values.slice(array.offset * size, len(array) * size).is_null().to_numpy(zero_copy_only=False)
             missing_N |= slots.reshape(len(array), size).any(axis=1)
+    num = sum(view.shape[1] for view in views)
+    if fitted is not None and num != fitted:
+        raise SourceError(
+            f"{', '.join(columns)}: {num} numbers a row, but the trust function was fitted on {fitted}; "
+            "score the labels of the teacher that it was fitted for"
+        )
     return States(tuple(views), missing_N)

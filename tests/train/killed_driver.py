@@ -17,7 +17,7 @@ from curation.config.models import as_student_config
 from curation.refs import ModelRef, TableRef
 from train.launch import TrainProcess, trained_in
 
-SEAMS = {"sft": ("fine_tune", "train.epochs"), "grpo": ("_learn", "train.grpo")}
+SEAMS = {"sft": ("fine_tune", "train.sft"), "grpo": ("_learn", "train.grpo")}
 """By method, the function that each worker runs, and the module that tells how far a training is."""
 
 

@@ -20,7 +20,6 @@ from small_disk import small_disk
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 import train.callbacks
-import train.epochs
 import train.sft
 from benchmarks.hostile_case import RAN
 from benchmarks.hostile_models import Payload
@@ -30,7 +29,7 @@ from curation.models import create, load_model
 from curation.refs import ModelRef, TableRef
 from curation.storage.conditional import make_register
 from curation.storage.lease import Lease
-from train import fence
+from train import launch
 from train.callbacks import SEAL, Checkpointing, Partial
 from train.sft import compute_completion_loss, fine_tune, train_sft
 from train.trainer import _find_full_disk
@@ -191,21 +190,21 @@ def test_rows_are_read_from_a_file_whose_folder_is_gone(case: Case, monkeypatch:
 def test_a_step_takes_the_last_reading_of_the_lease_and_a_save_reads_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fence, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(launch, "LOOK_SECONDS", 0.05)
     lease = Lease(tmp_path)
     lease.acquire()
-    with fence.around(lease.claim):
-        assert fence.find_claim_error(read=False) is None
+    with launch.claiming(lease.claim):
+        assert launch.find_claim_error(read=False) is None
         register = make_register(tmp_path / "lease")
         found = register.read()
         assert found is not None
         taken = json.loads(found.text) | {"owner": "another", "host": "node-7", "expires": time.time() + 600}
         assert register.put_if_match(json.dumps(taken), found.token)
         time.sleep(1)  # it is read in a thread
-        assert "node-7" in str(fence.find_claim_error(read=False))
-        fence._loss = None
-        assert "node-7" in str(fence.find_claim_error(read=True))
-    with pytest.raises(CommitError, match="node-7"), fence.around(lease.claim):
+        assert "node-7" in str(launch.find_claim_error(read=False))
+        launch._loss = None
+        assert "node-7" in str(launch.find_claim_error(read=True))
+    with pytest.raises(CommitError, match="node-7"), launch.claiming(lease.claim):
         pass
     lease.release()
 
@@ -218,7 +217,7 @@ def test_checkpoints_come_by_time_too_and_one_is_kept(case: Case, monkeypatch: p
             super().on_save(args, state, control, **kwargs)
             steps.append(case.checkpoints("out"))
 
-    monkeypatch.setattr(train.epochs, "Checkpointing", Watching)
+    monkeypatch.setattr(train.sft, "Checkpointing", Watching)
     case.train("out")
     assert steps == [[f"checkpoint-{step}"] for step in (3, 6, 9, 10)]
     steps.clear()

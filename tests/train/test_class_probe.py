@@ -76,12 +76,13 @@ def test_log_odds_are_those_of_ridge_regressions_that_have_not_seen_the_row() ->
     fold_M = assign_folds(rows.row_ids_N, rows.correct_N, 4, 0)
     found = fit_class_probe(rows, used_M, fold_M, STATES)
     assert found is not None and rows.gold_N is not None
+    probe, out_of_fold_M = found
     read_ND = np.asarray(rows.hidden_ND[:, 4:], dtype=np.float64)
     scaled_ND = (read_ND - read_ND.mean(0)) / read_ND.std(0) / read_ND.shape[1] ** 0.5
     target_NC, label_N = np.eye(3)[rows.gold_N.astype(int)], rows.numbers_NK[:, 1].astype(int)
 
     def odds(score_NC: np.ndarray, label_N: np.ndarray) -> np.ndarray:
-        share_N = np.exp(log_softmax(score_NC * found.probe.sharpness, axis=1))[np.arange(len(label_N)), label_N]
+        share_N = np.exp(log_softmax(score_NC * probe.sharpness, axis=1))[np.arange(len(label_N)), label_N]
         return np.log(share_N / (1 - share_N))
 
     def off_by(strength: float) -> tuple[float, np.ndarray]:
@@ -91,7 +92,7 @@ def test_log_odds_are_those_of_ridge_regressions_that_have_not_seen_the_row() ->
             peer = Ridge(alpha=strength, solver="svd").fit(scaled_ND[~held_N], target_NC[~held_N])
             level_C = target_NC[~held_N].mean(0) - target_NC.mean(0)
             score_NC[held_N] = peer.predict(scaled_ND[held_N]) - level_C
-        return float(np.abs(odds(score_NC, label_N) - found.out_of_fold_M).max()), score_NC
+        return float(np.abs(odds(score_NC, label_N) - out_of_fold_M).max()), score_NC
 
     assert min(off_by(10.0**power)[0] for power in np.arange(-1, 4.1, 0.5)) < 1e-6
     fresh, strength = drawn(50, seed=1), min(10.0 ** np.arange(-1, 4.1, 0.5), key=lambda s: off_by(s)[0])
@@ -100,7 +101,7 @@ def test_log_odds_are_those_of_ridge_regressions_that_have_not_seen_the_row() ->
     expected_N = odds(peer.predict(fresh_ND / read_ND.shape[1] ** 0.5), fresh.numbers_NK[:, 1].astype(int))
     joined, columns = torch.from_numpy(fresh.hidden_ND), torch.split(torch.from_numpy(fresh.hidden_ND), SIZES, dim=1)
     for given in ([joined], columns):
-        np.testing.assert_allclose(found.probe.log_odds(given, fresh.numbers_NK[:, 1]), expected_N, atol=1e-4)
+        np.testing.assert_allclose(probe.log_odds(given, fresh.numbers_NK[:, 1]), expected_N, atol=1e-4)
 
 
 def test_a_grade_tells_the_class_of_a_right_label_and_excludes_one_where_it_is_wrong() -> None:

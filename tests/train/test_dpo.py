@@ -19,7 +19,7 @@ from curation.config.models import DpoConfig
 from curation.domains.pair import format_continuation
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
-from train.dpo import compute_preference_losses, compute_sequence_logprobs, make_pair_batch, prefer
+from train.dpo import DpoTrainer, compute_preference_losses, compute_sequence_logprobs, make_pair_batch
 from train.models import make_trainable, read_saved
 from train.sft import IGNORED
 from train.stream import TokenRows
@@ -110,7 +110,7 @@ def by_trl(base: ModelRef, rows: list[dict[str, str]], recipe: DpoConfig, folder
 
 
 def trained(base: ModelRef, rows: list[dict[str, str]], recipe: DpoConfig, output: Path) -> tuple[list[float], Any]:
-    record = prefer(base, table(output.with_suffix(".lance"), rows), recipe, seed=5, output=output)
+    record = DpoTrainer.train_on(base, table(output.with_suffix(".lance"), rows), recipe, seed=5, output=output)
     return record.losses, load_model(read_saved(base, recipe.lora, output).model)
 
 
@@ -161,7 +161,7 @@ def test_a_pair_is_computed_as_each_answer_by_itself(base: ModelRef, tmp_path: P
 
 def test_pairs_whose_longer_answer_exceeds_the_limit_are_dropped(base: ModelRef, tmp_path: Path) -> None:
     rows = [*pairs(6), {"prompt": "a", "chosen": "b", "rejected": "c" * 40}]
-    record = prefer(
+    record = DpoTrainer.train_on(
         base, table(tmp_path / "rows.lance", rows), config(epochs=1, max_length=20), seed=0, output=tmp_path / "out"
     )
     assert record.num_rows == 6 and record.dropped == [6]

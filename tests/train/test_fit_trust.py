@@ -22,15 +22,14 @@ from curation.refs import TableRef
 from curation.tables import io, schemas
 from curation.telemetry.standing import Standing
 from curation.trust import load_fitted
-from curation.trust.attention import AttentionArchitecture, AttentionNet
+from curation.trust.attention import AttentionArchitecture, AttentionNet, AttentionTrust
 from curation.trust.calibration import Calibration, fit_calibration
 from curation.trust.deep_ensemble import DeepEnsemble
-from curation.trust.neural import Architecture, NeuralTrustNet, TrustNet
+from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet, TrustNet
 from curation.trust.parts import FIT, REPEAT, UNUSED, VALIDATION, assign_parts
 from train.launch import TrainProcess, trained_in
 from train.trust import compute_logits_at, fit_rows, fit_trust, read_rows
 from train.trust_loop import (
-    FittedNetwork,
     LabelledRows,
     _iter_batches,
     compute_loss_weights,
@@ -69,12 +68,12 @@ def separable(num_rows: int = 2000, size: int = 16, seed: int = 0) -> LabelledRo
     return rows_of(hidden_ND, value_N > np.quantile(value_N, 0.75), part_N, (size // 2, size - size // 2))
 
 
-def fit_net(rows: LabelledRows, config: TrustConfig, kind: str = "neural", **how: Any) -> FittedNetwork[Any]:
+def fit_net(rows: LabelledRows, config: TrustConfig, kind: str = "neural", **how: Any) -> Any:
     if kind == "neural":
         new_net = partial(NeuralTrustNet, Architecture.of(config, rows.hidden_ND.shape[1]))
-    else:
-        new_net = partial(AttentionNet, AttentionArchitecture.of(config, rows.sizes, 4))
-    return fit_arrays(rows, config, new_net, **how)
+        return fit_arrays(rows, config, new_net, NeuralTrust, origin={}, **how)
+    new_net = partial(AttentionNet, AttentionArchitecture.of(config, rows.sizes, 4))
+    return fit_arrays(rows, config, new_net, AttentionTrust, origin={}, **how)
 
 
 def line(calibration: Calibration) -> tuple[float, float, int]:
@@ -118,23 +117,24 @@ def test_moments_are_those_of_the_fit_rows() -> None:
 def test_separable_rows_are_told_apart_and_the_best_weights_kept() -> None:
     rows = separable()
     rows.part_N[[3, 500]] = REPEAT, UNUSED
-    net, calibration, held_out, record = fit_net(rows, SMALL, seed=0)
+    trust = fit_net(rows, SMALL, seed=0)
+    net, calibration, held_out, record = trust.net, trust.calibration, trust.held_out, trust.fit
     validation_V = rows.places(VALIDATION)
     logit_N = logits(net, rows)
     auc = roc_auc_score(rows.correct_N[validation_V], logit_N[validation_V])
     assert auc > 0.95
-    assert auc == pytest.approx(max(record.validation_aucs), abs=1e-6)
-    assert record.best == int(np.argmax(record.validation_aucs))
-    assert record.losses[-1] < 0.7 * record.losses[0]
-    assert record.num_fit == len(rows.places(FIT)) and record.num_validation == len(validation_V)
-    assert record.num_repeats == 1
+    assert auc == pytest.approx(max(record["validation_aucs"]), abs=1e-6)
+    assert record["best"] == int(np.argmax(record["validation_aucs"]))
+    assert record["losses"][-1] < 0.7 * record["losses"][0]
+    assert record["num_fit"] == len(rows.places(FIT)) and record["num_validation"] == len(validation_V)
+    assert record["num_repeats"] == 1
     again = fit_calibration(logit_N[validation_V], rows.correct_N[validation_V])
     assert line(calibration) == pytest.approx(line(again), rel=1e-5)
     np.testing.assert_array_equal(held_out.row_ids_N, np.delete(rows.row_ids_N, 500))
     expected_N = np.where(rows.part_N == VALIDATION, logit_N, np.nan)
     np.testing.assert_allclose(held_out.raw_N, np.delete(expected_N, 500), rtol=1e-4, atol=1e-5)
-    assert not net.training and record.seconds > 0
-    plain, *_ = fit_net(rows, with_(SMALL, standardise=False, max_steps=20), seed=0)
+    assert not net.training and record["seconds"] > 0
+    plain = fit_net(rows, with_(SMALL, standardise=False, max_steps=20), seed=0).net
     assert "mean_D" not in plain.state_dict() and "mean_D" in net.state_dict()
 
 
@@ -143,26 +143,27 @@ def test_patience_stops_and_none_takes_all_steps() -> None:
     part_N = rng.choice([FIT, VALIDATION], 400, p=[0.65, 0.35]).astype(np.int8)
     noise = rows_of(rng.standard_normal((400, 4)).astype(np.float16), rng.random(400) < 0.5, part_N, (4,))
     config = with_(SMALL, max_steps=400, patience=40)
-    stopped = fit_net(noise, config, seed=0).record
-    assert stopped.num_steps < 400
-    assert 40 <= stopped.num_steps - stopped.steps[stopped.best] < 40 + stopped.steps[0]
-    net, *_, whole = fit_net(noise, with_(config, max_steps=65, patience=None), seed=0)
-    assert whole.num_steps == 65 and whole.best == len(whole.losses) - 1
+    stopped = fit_net(noise, config, seed=0).fit
+    assert stopped["steps"][-1] < 400
+    assert 40 <= stopped["steps"][-1] - stopped["steps"][stopped["best"]] < 40 + stopped["steps"][0]
+    trust = fit_net(noise, with_(config, max_steps=65, patience=None), seed=0)
+    net, whole = trust.net, trust.fit
+    assert whole["steps"][-1] == 65 and whole["best"] == len(whole["losses"]) - 1
     validation_V = noise.places(VALIDATION)
     last = roc_auc_score(noise.correct_N[validation_V], logits(net, noise)[validation_V])
-    assert last == pytest.approx(whole.validation_aucs[-1], abs=1e-6)
+    assert last == pytest.approx(whole["validation_aucs"][-1], abs=1e-6)
 
 
 @pytest.mark.parametrize("num_rows", [100, 1000])
 def test_a_small_source_gets_as_many_steps_as_a_large_one(num_rows: int) -> None:
     config = with_(SMALL, max_steps=120, patience=None, batch_size=256)
-    assert fit_net(separable(num_rows), config, seed=0).record.num_steps == 120
+    assert fit_net(separable(num_rows), config, seed=0).fit["steps"][-1] == 120
 
 
 @pytest.mark.parametrize(("max_steps", "first"), [(400, 10), (60, 3)])
 def test_a_small_source_is_validated_every_ten_steps_or_twenty_times(max_steps: int, first: int) -> None:
     config = with_(SMALL, max_steps=max_steps, patience=None, batch_size=256)
-    assert fit_net(separable(100), config, seed=0).record.steps[0] == first
+    assert fit_net(separable(100), config, seed=0).fit["steps"][0] == first
 
 
 def test_batches_pass_over_all_rows_each_epoch_from_any_step_on() -> None:
@@ -178,8 +179,8 @@ def test_batches_pass_over_all_rows_each_epoch_from_any_step_on() -> None:
 def test_a_seed_defines_the_fit(kind: str) -> None:
     rows, config = separable(500), with_(SMALL, states=TWO, max_steps=30)
     fits = [fit_net(rows, config, kind, seed=seed) for seed in (1, 1, 2)]
-    (first, *_, record), (second, *_, again), (other, *_) = fits
-    assert record.losses == again.losses and record.validation_aucs == again.validation_aucs
+    first, second, other = (trust.net for trust in fits)
+    assert all(fits[0].fit[name] == fits[1].fit[name] for name in ("losses", "validation_aucs"))
     assert np.array_equal(logits(first, rows), logits(second, rows))
     assert not np.array_equal(logits(first, rows), logits(other, rows))
 
@@ -355,15 +356,16 @@ def test_a_ray_worker_fits_what_this_process_fits(kind: str, local_ray: object, 
     config = with_(SMALL, states=TWO, dropout=0.0, stochastic_depth=0.0, max_steps=48, patience=None)
     config = with_(config, calibration="isotonic") if kind == "attention" else config
     read = read_rows(labels, grades, config, seed=3)
-    expected, calibration, held_out, record = fit_net(read, config, kind, seed=3)
+    own = fit_net(read, config, kind, seed=3)
+    expected, calibration, held_out, record = own.net, own.calibration, own.held_out, own.fit
     ref = fit_trust(kind, labels, grades, config, seed=3, output=tmp_path / "trust")
     assert ref.uri == str(tmp_path / "trust") and not list(tmp_path.glob("*.ray"))
     trust = load_fitted(ref)
     assert trust.kind == kind
     np.testing.assert_allclose(logits(trust.net, read), logits(expected, read), rtol=1e-3, atol=1e-3)
-    np.testing.assert_allclose(trust.fit["losses"], record.losses, rtol=1e-4)
+    np.testing.assert_allclose(trust.fit["losses"], record["losses"], rtol=1e-4)
     assert sum(trust.fit[f"num_{part}"] for part in ("fit", "validation")) == 1497
-    assert trust.fit["best"] == len(record.losses) - 1
+    assert trust.fit["best"] == len(record["losses"]) - 1
     assert trust.calibration.slope == pytest.approx(calibration.slope, rel=1e-2)
     assert trust.calibration.num_rows == trust.fit["num_validation"]
     np.testing.assert_array_equal(trust.held_out.row_ids_N, read.row_ids_N)
@@ -419,10 +421,10 @@ def test_a_killed_worker_is_replaced_and_fits_again(
     monkeypatch.setattr("train.trust._fit_in_worker", dying)
     labels, grades = tables(tmp_path, separable(500))
     config = with_(SMALL, max_steps=5, patience=None, max_failures=1)
-    straight = fit_net(read_rows(labels, grades, config, seed=3), config, seed=3).record
+    straight = fit_net(read_rows(labels, grades, config, seed=3), config, seed=3).fit
     ref = fit_trust("neural", labels, grades, config, seed=3, output=tmp_path / "trust")
     assert mark.exists()
-    np.testing.assert_allclose(load_fitted(ref).fit["losses"], straight.losses, rtol=1e-5)
+    np.testing.assert_allclose(load_fitted(ref).fit["losses"], straight["losses"], rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from curation.domains import Domain, get_domain
 from curation.errors import ConfigError, SourceError, TrainingError
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef
-from train import grpo_trainer
+from train import grpo
 from train.grpo import Questions, _make_arguments, reinforce
 from train.models import TrainingRecord, make_trainable, read_saved
 from train.rollouts import Rollout, RolloutTask, TransformersRollouts, Wanted, grade, make_seeds
@@ -80,8 +80,8 @@ class Seen:
         self.played: list[list[tuple[RolloutTask, Rollout]]] = []
         self.advantages: list[torch.Tensor] = []
         self.steps: list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]] = []
-        play, watch = grpo_trainer.Game.play, grpo_trainer.Trainer._get_grad_norm
-        score = grpo_trainer.Trainer._generate_and_score_completions
+        play, watch = grpo.Game.play, grpo.Trainer._get_grad_norm
+        score = grpo.Trainer._generate_and_score_completions
 
         def playing(game: Any, *args: Any) -> Any:
             found = play(game, *args)
@@ -103,9 +103,9 @@ class Seen:
             )
             return watch(trainer, model, **norm)
 
-        monkeypatch.setattr(grpo_trainer.Game, "play", playing)
-        monkeypatch.setattr(grpo_trainer.Trainer, "_generate_and_score_completions", scoring)
-        monkeypatch.setattr(grpo_trainer.Trainer, "_get_grad_norm", watching)
+        monkeypatch.setattr(grpo.Game, "play", playing)
+        monkeypatch.setattr(grpo.Trainer, "_generate_and_score_completions", scoring)
+        monkeypatch.setattr(grpo.Trainer, "_get_grad_norm", watching)
 
 
 def logprobs(model: Any, task: RolloutTask, rollout: Rollout, temperature: float) -> torch.Tensor:
@@ -354,14 +354,14 @@ def test_rewards_that_are_always_one_end_the_training(base: ModelRef, tmp_path: 
 def test_a_loss_that_is_not_finite_stops_with_the_rows_and_keeps_the_checkpoint(
     base: ModelRef, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compute = grpo_trainer.GRPOTrainer.compute_loss
+    compute = grpo.GRPOTrainer.compute_loss
 
     def broken(trainer: Any, *args: Any) -> Any:
         return compute(trainer, *args) * (math.nan if trainer.state.global_step == 5 else 1)
 
     config = SMALL.model_copy(update={"epochs": 10, "global_batch_size": 2, "micro_batch_size": 8})
     with monkeypatch.context() as patch:
-        patch.setattr(grpo_trainer.GRPOTrainer, "compute_loss", broken)
+        patch.setattr(grpo.GRPOTrainer, "compute_loss", broken)
         with pytest.raises(
             TrainingError, match=r"step 6: the loss is not finite \(norm nan\) on rows 10\d, 10\d; look"
         ):

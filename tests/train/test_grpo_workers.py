@@ -20,7 +20,7 @@ from curation.errors import RunFailedError
 from curation.models import create, load_model
 from curation.refs import ModelRef
 from curation.tables import io
-from train import student
+from train import trainer
 from train.grpo import train_grpo
 from train.models import TrainingResult, read_saved
 
@@ -76,9 +76,9 @@ def killed_once(mark: str) -> Any:
     def dying(task: dict[str, Any], notes: Any) -> None:
         import ray.train
 
-        from train import grpo_trainer
+        from train import grpo
 
-        reward, calls = grpo_trainer.Game.reward, []
+        reward, calls = grpo.Game.reward, []
 
         def last(game: Any, **kwargs: Any) -> Any:
             calls.append(1)
@@ -87,10 +87,10 @@ def killed_once(mark: str) -> Any:
                 os.kill(os.getpid(), signal.SIGKILL)
             return reward(game, **kwargs)
 
-        grpo_trainer.Game.reward = last
+        grpo.Game.reward = last
         original(task, notes)
 
-    original = student._train
+    original = trainer._train
     return dying
 
 
@@ -113,7 +113,7 @@ def test_two_workers_of_which_one_dies_go_on_as_one(
     assert len(one.record.losses) == 20 and one.record.curves["reward"][-1] > one.record.curves["reward"][0]
     output = rows.directory / "two"
     with monkeypatch.context() as patch:
-        patch.setattr(student, "_train", killed_once(str(rows.directory / "died")))
+        patch.setattr(trainer, "_train", killed_once(str(rows.directory / "died")))
         with pytest.raises(RunFailedError, match="training failed"):
             rows.trained(output, num_workers=2, max_failures=0)
     assert (rows.directory / "died").exists()

@@ -1,11 +1,20 @@
 """The cross-fitted linear probe against scikit-learn's ridge regression, refitted fold by fold."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
 from train import probes
-from train.probes import STRENGTHS, fit_probe
+from train.probes import STRENGTHS, fit_ridge
+
+
+def fit_probe(hidden_ND: np.ndarray, correct_N: np.ndarray, fold_N: np.ndarray) -> SimpleNamespace:
+    """A probe of right and wrong, as a stack fits it."""
+    found = fit_ridge(hidden_ND, np.where(correct_N, 1.0, -1.0)[:, None], fold_N)
+    weight_D, bias, out_of_fold_N = found.weight_DC[:, 0], float(found.bias_C[0]), found.out_of_fold_NC[:, 0]
+    return SimpleNamespace(weight_D=weight_D, bias=bias, out_of_fold_N=out_of_fold_N, strength=found.strength)
 
 
 def rows_of(num_rows: int, width: int, seed: int = 0, signal: float = 2.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

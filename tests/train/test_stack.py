@@ -19,7 +19,6 @@ from curation.stages.fit import check_settings
 from curation.trust import load_fitted
 from curation.trust.parts import FIT, REPEAT, UNUSED, VALIDATION, assign_parts
 from curation.trust.stacked import NETWORKS, Combination, Logistic, PiecewiseLinearCalibrator, StackedTrust, Trees
-from train import rounding
 from train.combining import Candidate, assign_folds, choose_candidate, fit_rising_line
 from train.stack import fit_stacked
 from train.trust import fit_rows
@@ -463,28 +462,6 @@ def test_networks_and_trees_join_in_of_many_rows(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.source_score(batch_of(rows)), trust.source_score(batch_of(rows)))
     again = fit(rows, **small)
     np.testing.assert_allclose(again.raw_score(batch_of(fresh)), trust.raw_score(batch_of(fresh)), atol=1e-4)
-
-
-def test_networks_score_in_the_type_that_is_asked_for_where_it_keeps_the_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train, fresh = (drawn(n, seed=n, width=24, of_states=1.2).rows for n in (600, 500))
-    config = CONFIG.model_copy(update={"score_dtype": "bfloat16"})
-    few = {"network_rows": 100, "tree_rows": 100, "width": 16, "depth": 1, "max_steps": 40}
-    trust = fit_stacked(train, config, seed=3, origin={}, **few)
-    assert trust.networks is not None and trust.fit["choice"]["taken"] == "stacked"
-    assert trust.fit["rounding"]["taken"] == trust.networks.score_dtype == "bfloat16"
-    assert trust.fit["rounding"]["num_rows"] == 600
-    again = load_fitted(trust.save(tmp_path / "rounded"))
-    assert again.networks.score_dtype == "bfloat16"
-    np.testing.assert_array_equal(again.raw_score(batch_of(fresh)), trust.raw_score(batch_of(fresh)))
-    exact = fit_stacked(train, CONFIG, seed=3, origin={}, **few)
-    assert exact.networks.score_dtype == "float32" and "rounding" not in exact.fit
-    difference_N = exact.raw_score(batch_of(fresh)) - trust.raw_score(batch_of(fresh))
-    assert 0 < np.abs(difference_N).max() < 0.2 * exact.raw_score(batch_of(fresh)).std()
-    monkeypatch.setattr(rounding, "LEAST_OVERLAP", 1.1)
-    kept = fit_stacked(train, config, seed=3, origin={}, **few)
-    assert kept.networks.score_dtype == kept.fit["rounding"]["taken"] == "float32"
 
 
 def test_networks_are_honest_of_their_own_rows_too() -> None:

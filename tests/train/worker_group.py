@@ -55,7 +55,7 @@ def _work(task: dict[str, Any], variables: dict[str, str], stderr: Path) -> None
     import torch
     from transformers import TrainerCallback
 
-    import train.epochs
+    import train.sft
     from curation.config import SftConfig
     from curation.refs import ModelRef, TableRef
     from train.sft import fine_tune
@@ -69,7 +69,7 @@ def _work(task: dict[str, Any], variables: dict[str, str], stderr: Path) -> None
     if variables:
         torch.distributed.init_process_group("gloo")
     if "kill_at" in task:
-        train.epochs.Progress = lambda *_: Killing()
+        train.sft.Progress = lambda *_: Killing()
     base, rows = ModelRef.from_json(task["base"]), TableRef.from_json(task["rows"])
     config = SftConfig.model_validate(task["config"])
     fine_tune(base, rows, config, seed=task["seed"], output=Path(task["output"]))

@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import KFold
 
-from tune.choose import LEVEL, choose, compute_corrected_difference
+from tune.search import LEVEL, choose, compute_corrected_difference
 
 pytestmark = pytest.mark.long
 

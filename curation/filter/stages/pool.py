@@ -127,9 +127,7 @@ class ReadPool(Stage):
                 commit_seconds=self.commit_seconds, fragment_mb=self.fragment_mb, guard=task.guard, progress=update
             )
             made = read_pool(rows, str(task.directory / "pool.lance"), writing)
-        check_share(
-            "pool", made.pool, SplitCounts(rows=rows.num_rows, errors=made.errors), self.max_error_rate
-        )
+        check_share("pool", made.pool, SplitCounts(rows=rows.num_rows, errors=made.errors), self.max_error_rate)
         return Done(outputs=made, rows=rows.num_rows)
 
 

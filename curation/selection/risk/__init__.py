@@ -31,16 +31,15 @@ Departures from the paper: the coarse grid consists of quantiles (raw scores hav
 """
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from curation.arrays import Floats
 from curation.errors import ConfigError, UserError
 from curation.hashing import derive
+from curation.json_types import Json
 from curation.selection.budget import Count, Pool
 from curation.selection.class_shares import ClassScores
 from curation.selection.order import Ordered, Sorted, Streamed
@@ -50,12 +49,7 @@ from curation.selection.risk.rules import (
     Problem,
     RankedRows,
     Rule,
-    RuleResult,
-    apply_fixed_sequence,
-    apply_hoeffding,
-    apply_hoeffding_bonferroni,
-    apply_hoeffding_grid,
-    apply_hoeffding_split,
+    apply_rule,
     compute_rule_curve,
 )
 
@@ -121,8 +115,9 @@ def calibrate(
         UserError: the calibration rows are missing, have NaN scores, scores below the floor, correctness that is not
             boolean, or differing lengths; or no pool row may be selected.
     """
-    problem = _make_problem(scores_M, correct_M, pool_scores_N, alpha, delta, rule, kind, seed, floor)
-    found = _RULES[rule](problem)
+    settings: Json = {"alpha": alpha, "delta": delta, "rule": rule, "kind": kind, "seed": seed, "floor": floor}
+    problem = _make_problem(scores_M, correct_M, pool_scores_N, **settings)
+    found = apply_rule(problem, rule)
     candidates, place = found.candidates, found.place
     threshold = None if place is None else float(candidates.threshold_G[place])
     certified = found.certified and threshold is not None and threshold < math.inf
@@ -146,29 +141,26 @@ def compute_risk_curve(
     correct_M: npt.ArrayLike,
     pool_scores_N: npt.ArrayLike | Streamed,
     *,
-    alpha: float,
-    delta: float,
     rule: Rule = "fixed_sequence",
-    kind: Kind = "threshold",
-    seed: int = 0,
+    **settings: Any,
 ) -> Curve:
     """Return noise and the rule's bound on it at cuts through the whole pool, to chart what :func:`calibrate` tests.
 
     Arguments and errors are those of :func:`calibrate`.
     """
-    problem = _make_problem(scores_M, correct_M, pool_scores_N, alpha, delta, rule, kind, seed)
-    return compute_rule_curve(problem, rule)
+    return compute_rule_curve(_make_problem(scores_M, correct_M, pool_scores_N, rule=rule, **settings), rule)
 
 
 def _make_problem(
     scores_M: npt.ArrayLike,
     correct_M: npt.ArrayLike,
     pool_scores_N: npt.ArrayLike | Streamed,
+    *,
     alpha: float,
     delta: float,
-    rule: str,
-    kind: Kind,
-    seed: int,
+    rule: Rule,
+    kind: Kind = "threshold",
+    seed: int = 0,
     floor: float | None = None,
 ) -> Problem:
     """Return the input of a rule, checked as :func:`calibrate` says."""
@@ -178,7 +170,16 @@ def _make_problem(
     for name, choice, known in (("rule", rule, get_args(Rule)), ("kind", kind, get_args(Kind))):
         if choice not in known:
             raise ConfigError(f"{name}: {choice!r} is not one of {', '.join(known)}")
-    scores, correct = _check_rows(scores_M, correct_M)
+    scores, correct = np.asarray(scores_M), np.asarray(correct_M)
+    if scores.ndim != 1 or scores.shape != correct.shape:
+        raise UserError(f"calibration rows: scores {scores.shape} and correctness {correct.shape} are not two columns")
+    if len(scores) == 0:
+        raise UserError("calibration rows: there are none; give the risk-controlled rule a calibration split")
+    if correct.dtype != np.bool_:
+        raise UserError(f"calibration rows: correctness is {correct.dtype}, not bool; grade the labels first")
+    scores = scores.astype(np.float64)
+    if num_nan := int(np.isnan(scores).sum()):
+        raise UserError(f"calibration rows: {num_nan:,} scores are NaN; give -inf for a row that is never selected")
     if floor is not None and (scores < floor).any():
         raise UserError(
             f"calibration rows: {int((scores < floor).sum()):,} score less than their floor {floor:g}; give only "
@@ -208,15 +209,6 @@ def _make_problem(
     )
 
 
-_RULES: Mapping[Rule, Callable[[Problem], RuleResult]] = {
-    "fixed_sequence": apply_fixed_sequence,
-    "hoeffding": apply_hoeffding,
-    "hoeffding_bonferroni": apply_hoeffding_bonferroni,
-    "hoeffding_grid": apply_hoeffding_grid,
-    "hoeffding_split": apply_hoeffding_split,
-}
-
-
 def _describe_guarantee(problem: Problem, rule: Rule) -> str:
     grid = "pool quantiles" if problem.kind == "threshold" else "prefixes taken as fixed beforehand"
     scope = {
@@ -234,21 +226,6 @@ def _describe_guarantee(problem: Problem, rule: Rule) -> str:
         f"expected noise of what is selected at most {problem.alpha:g} with probability at least "
         f"{1 - problem.delta:g}, {scope}; assumes that {assumption}"
     )
-
-
-def _check_rows(scores_M: npt.ArrayLike, correct_M: npt.ArrayLike) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    scores, correct = np.asarray(scores_M), np.asarray(correct_M)
-    if scores.ndim != 1 or scores.shape != correct.shape:
-        raise UserError(f"calibration rows: scores {scores.shape} and correctness {correct.shape} are not two columns")
-    if len(scores) == 0:
-        raise UserError("calibration rows: there are none; give the risk-controlled rule a calibration split")
-    if correct.dtype != np.bool_:
-        raise UserError(f"calibration rows: correctness is {correct.dtype}, not bool; grade the labels first")
-    scores = scores.astype(np.float64)
-    if np.isnan(scores).any():
-        num_nan = int(np.isnan(scores).sum())
-        raise UserError(f"calibration rows: {num_nan:,} scores are NaN; give -inf for a row that is never selected")
-    return scores, correct
 
 
 @dataclass(frozen=True, kw_only=True)

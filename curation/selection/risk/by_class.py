@@ -42,10 +42,14 @@ class ClassCuts:
     delta: float
 
     @property
+    def tested(self) -> dict[str, RiskCut]:
+        """The cut of each class that has one, certified or not, by name of the class."""
+        return {name: cut for name, cut in zip(self.classes, self.cuts, strict=True) if cut is not None}
+
+    @property
     def thresholds(self) -> dict[str, float]:
         """Lowest score that passes, by name of the class, for classes with a certified cut."""
-        pairs = zip(self.classes, self.cuts, strict=True)
-        return {name: cut.threshold for name, cut in pairs if cut is not None and cut.threshold is not None}
+        return {name: cut.threshold for name, cut in self.tested.items() if cut.threshold is not None}
 
     @property
     def threshold_C(self) -> npt.NDArray[np.float64]:
@@ -62,55 +66,49 @@ class ClassCuts:
 
         ``num_C``: number of pool rows that pass in each class.
         """
-        made = [cut for cut in self.cuts if cut is not None and cut.threshold is not None]
+        tested, num = self.tested, [None] * len(self.classes) if num_C is None else num_C.tolist()
+        made = [tested[name] for name in self.thresholds]
         kept, wrong = sum(cut.num_kept for cut in made), sum(round((cut.noise or 0) * cut.num_kept) for cut in made)
-        tested = [cut for cut in self.cuts if cut is not None]
+        classes = [
+            {"label": name, "num_pool": num_pool, **asdict(tested[name])}
+            for name, num_pool in zip(self.classes, num, strict=True)
+            if name in tested
+        ]
+        for of_class in classes:
+            del of_class["guarantee"]
         return {
             "threshold": None,
-            "num_calibration": sum(cut.num_calibration for cut in tested),
+            "num_calibration": sum(cut.num_calibration for cut in tested.values()),
             "num_kept": kept,
             "noise": wrong / kept if kept else None,
             "bound": max((cut.bound for cut in made if cut.bound is not None), default=None),
             "guarantee": self.guarantee,
             "needed": None,
             "needed_basis": None,
-            "classes": [
-                {
-                    "label": name,
-                    "num_pool": None if num_C is None else int(num_C[place]),
-                    **{key: value for key, value in asdict(cut).items() if key != "guarantee"},
-                }
-                for place, (name, cut) in enumerate(zip(self.classes, self.cuts, strict=True))
-                if cut is not None
-            ],
+            "classes": classes,
         }
 
     @property
     def guarantee(self) -> str:
-        """The guarantee in words: classes, probability and assumption, and the classes without it."""
-        tested = [name for name, cut in zip(self.classes, self.cuts, strict=True) if cut is not None]
-        without = [name for name in tested if name not in self.thresholds]
-        named = self._describe_classes(without)
-        if len(without) == len(tested):
+        """The guarantee in words: classes, probability and assumption, and the first classes without it.
+
+        These are named each with its numbers of present and of needed calibration rows.
+        """
+        tested, passed = self.tested, self.thresholds
+        without, words = [name for name in tested if name not in passed], []
+        for name in without[:MOST_NAMED]:
+            needed = "" if tested[name].needed is None else f" of about {tested[name].needed:,}"
+            words.append(f"{name} ({tested[name].num_calibration:,}{needed} calibration rows)")
+        named = ", ".join(words) + (", ..." if len(without) > MOST_NAMED else "")
+        if not passed:
             return f"none: no cut is certified in any of {len(tested)} classes, nothing is selected: {named}"
-        first = next(cut for cut in self.cuts if cut is not None and cut.threshold is not None)
-        _, _, assumption = first.guarantee.partition("; assumes that ")
+        _, _, assumption = tested[next(iter(passed))].guarantee.partition("; assumes that ")
         none = f"; none for {len(without)} classes, of which nothing is selected: {named}" if without else ""
         return (
-            f"expected noise of what is selected at most {self.alpha:g} in each of {len(self.thresholds)} classes (by "
+            f"expected noise of what is selected at most {self.alpha:g} in each of {len(passed)} classes (by "
             f"the weak label), in all at once with probability at least {1 - self.delta:g} ({len(tested)} classes are "
             f"tested at {self.delta:g}/{len(tested)} each, Bonferroni){none}; assumes that {assumption}"
         )
-
-    def _describe_classes(self, without: Sequence[str]) -> str:
-        """Return the first classes without a cut, each with its numbers of present and of needed calibration rows."""
-        cuts, found = dict(zip(self.classes, self.cuts, strict=True)), []
-        for name in without[:MOST_NAMED]:
-            cut = cuts[name]
-            assert cut is not None, "a class that is tested has a result"
-            needed = "" if cut.needed is None else f" of about {cut.needed:,}"
-            found.append(f"{name} ({cut.num_calibration:,}{needed} calibration rows)")
-        return ", ".join(found) + (", ..." if len(without) > MOST_NAMED else "")
 
 
 def calibrate_classes(

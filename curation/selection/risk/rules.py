@@ -183,39 +183,36 @@ def compute_exact_upper(kept_G: Int64s, wrong_G: Int64s, delta: float) -> Floats
     return bound_G
 
 
-def apply_hoeffding(problem: Problem) -> RuleResult:
-    """Test every observed score as a candidate, at the full delta."""
-    return _find_most_inclusive(problem, problem.rows.at(sort_distinct(problem.rows.score_M)), problem.delta)
-
-
-def apply_hoeffding_bonferroni(problem: Problem) -> RuleResult:
-    """Test every observed score as a candidate; delta is split over all of them."""
-    candidates = problem.rows.at(sort_distinct(problem.rows.score_M))
-    return _find_most_inclusive(problem, candidates, compute_bonferroni_level(problem))
-
-
-def compute_bonferroni_level(problem: Problem) -> float:
-    """Return each candidate's part of delta; there is one per distinct score, or per calibration row (``top_k``)."""
-    num_candidates = len(sort_distinct(problem.rows.score_M)) if problem.kind == "threshold" else problem.rows.num_rows
-    return problem.delta / max(num_candidates, 1)
-
-
-def apply_hoeffding_grid(problem: Problem) -> RuleResult:
-    """Test the candidates of a coarse grid; delta is split over them."""
-    thresholds_G, level = make_coarse_grid(problem)
+def apply_rule(problem: Problem, rule: Rule) -> RuleResult:
+    """Return the result of a rule."""
+    if rule == "fixed_sequence":
+        return apply_fixed_sequence(problem)
+    if rule == "hoeffding_split":
+        return apply_hoeffding_split(problem)
+    thresholds_G, level = list_candidates(problem, rule)
     return _find_most_inclusive(problem, problem.rows.at(thresholds_G), level)
 
 
-def make_coarse_grid(problem: Problem) -> tuple[Floats, float]:
-    """Return the candidates of the coarse grid, and each one's part of delta."""
-    share_G = np.arange(1, NUM_COARSE + 1) / NUM_COARSE
-    if problem.kind == "threshold":
-        ends_G = problem.quantiles(share_G)
-    else:  # the last rows of prefixes, except of those that end at an unscored row
-        last_G = compute_ranks(share_G, problem.rows.num_rows) - 1
-        ends_G = problem.rows.score_M[last_G[last_G < len(problem.rows.score_M)]]
-    thresholds_G = sort_distinct(ends_G)
-    return thresholds_G, problem.delta / max(len(thresholds_G), 1)
+def list_candidates(problem: Problem, rule: Rule) -> tuple[Floats, float]:
+    """Return the cuts that a rule of the paper tests on all calibration rows, and each one's part of delta.
+
+    ``hoeffding`` tests each observed score at the full delta. ``hoeffding_bonferroni`` splits delta over these or, for
+    ``top_k``, over the calibration rows; ``hoeffding_grid`` over the candidates of a coarse grid.
+    """
+    rows = problem.rows
+    if rule == "hoeffding_grid":
+        share_G = np.arange(1, NUM_COARSE + 1) / NUM_COARSE
+        if problem.kind == "threshold":
+            ends_G = problem.quantiles(share_G)
+        else:  # the last rows of prefixes, except of those that end at an unscored row
+            last_G = compute_ranks(share_G, rows.num_rows) - 1
+            ends_G = rows.score_M[last_G[last_G < len(rows.score_M)]]
+        thresholds_G = sort_distinct(ends_G)
+        num_tests = len(thresholds_G)
+    else:
+        thresholds_G = sort_distinct(rows.score_M)
+        num_tests = len(thresholds_G) if problem.kind == "threshold" else rows.num_rows
+    return thresholds_G, problem.delta if rule == "hoeffding" else problem.delta / max(num_tests, 1)
 
 
 def apply_hoeffding_split(problem: Problem) -> RuleResult:
@@ -298,10 +295,8 @@ class Curve:
 def compute_rule_curve(problem: Problem, rule: Rule) -> Curve:
     """Return the curves of a rule at ``NUM_POINTS`` quantiles of the pool, equal ones merged."""
     rows, level = problem.rows, problem.delta  # on which the rule decides, and the level of each test
-    if rule == "hoeffding_bonferroni":
-        level = compute_bonferroni_level(problem)
-    elif rule == "hoeffding_grid":
-        _, level = make_coarse_grid(problem)
+    if rule in ("hoeffding_bonferroni", "hoeffding_grid"):
+        _, level = list_candidates(problem, rule)
     elif rule == "hoeffding_split":
         choose, check = split_halves(problem)  # unless the other half proposes no cut, the testing half decides
         rows = check if _propose_cut(problem, choose).certified else choose

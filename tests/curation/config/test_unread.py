@@ -43,7 +43,6 @@ VALUES: dict[str, Any] = {
     "patience": None,
     "standardise": False,
     "calibration": "none",
-    "score_dtype": "bfloat16",
     "pca": 4,
     "fit_on": "all",
     "source_share": 0.5,

@@ -7,7 +7,7 @@ from curation.config import SftConfig, TrustConfig
 
 def test_a_worker_has_at_most_one_gpu_and_workers_share_none() -> None:
     section = SftConfig
-    with pytest.raises(ValueError, match=r"num_workers\n.*should be 1"):
+    with pytest.raises(ValueError, match=r"num_workers\n.*Extra inputs are not permitted"):
         TrustConfig(num_workers=2)
     with pytest.raises(ValueError, match="gpus_per_worker\n  Input should be less than or equal to 1"):
         section(gpus_per_worker=2, num_workers=3)

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from curation.errors import UserError
-from curation.selection.risk import _RULES, calibrate, compute_risk_curve
+from curation.selection.risk import calibrate, compute_risk_curve
+from curation.selection.risk.rules import Rule
 
 ALPHA, DELTA = 0.2, 0.1
-EVERY = [(rule, kind) for rule in _RULES for kind in ("threshold", "top_k")]
+EVERY = [(rule, kind) for rule in Rule.__args__ for kind in ("threshold", "top_k")]
 
 
 @pytest.mark.parametrize(("rule", "kind"), EVERY)

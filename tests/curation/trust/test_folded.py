@@ -7,9 +7,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from curation.metrics import compute_auc_value
-from curation.trust.components import compute_principal_components
 from curation.trust.deep_ensemble import DeepEnsemble
+from curation.trust.folded import compute_principal_components
 from curation.trust.linear_probe import LinearProbe
 from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
 
@@ -92,21 +91,6 @@ def test_projection_and_standardisation_are_folded_for_all_members(members):
         probability_MN = torch.stack([net.double()(torch.from_numpy(projected)) for net in nets]).sigmoid()
     expected_N = probability_MN.mean(0).logit().numpy()
     np.testing.assert_allclose(raw_N, expected_N, rtol=1e-5, atol=1e-5)
-
-
-def test_bfloat16_keeps_the_order_up_to_rounding_even_where_a_dimension_is_far_from_zero(tmp_path):
-    net, hidden_ND = net_of(WIDE, mean=50.0), states_of(4000, 96, mean=50.0)
-    labels = labels_of(output_last=hidden_ND)
-    trust = NeuralTrust(net, ["output_last"], {})
-    exact_N = trust.raw_score(labels)
-    rounding = NeuralTrust(net, ["output_last"], {})
-    rounding.score_dtype = "bfloat16"
-    rounded_N = NeuralTrust.loaded(rounding.weights, rounding.description() | {"calibration": {}}).raw_score(labels)
-    assert 0 < np.abs(rounded_N - exact_N).max() < 0.05 * exact_N.std()
-    best, found = (set(np.argsort(-raw_N)[:400].tolist()) for raw_N in (exact_N, rounded_N))
-    assert len(best & found) >= 0.97 * 400
-    correct_N = np.random.default_rng(0).random(4000) < 1 / (1 + np.exp(-3 * exact_N / exact_N.std()))
-    assert compute_auc_value(rounded_N, correct_N) == pytest.approx(compute_auc_value(exact_N, correct_N), abs=1e-3)
 
 
 def test_a_linear_probe_behind_components_is_one_product():

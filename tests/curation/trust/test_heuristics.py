@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from curation.hashing import hash_unit
-from curation.trust.column import Naive
+from curation.trust import Naive
 
 
 def batch(**columns: pa.Array) -> pa.RecordBatch:
