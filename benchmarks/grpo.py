@@ -32,6 +32,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback, set_seed
+from trl import GRPOConfig
 
 from benchmarks.machine import Busy, quiet
 from benchmarks.pairs import in_turn, spread
@@ -39,7 +40,7 @@ from curation.config.models import GrpoConfig
 from curation.domains import Domain
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef
-from train.grpo import GRPOConfig, Questions, _make_arguments, reinforce
+from train.grpo import Questions, _make_arguments, reinforce
 from train.models import make_adapter_config
 
 SEED = 0

@@ -1,29 +1,32 @@
-"""Numbered fits in Ray tasks, side by side on one copy of the source, each recorded as it ends.
+"""Numbered fits on Ray Tune, side by side on one copy of the source, each recorded as it ends.
 
 The same call resumes after a crash: recorded fits are read, not repeated, and the others get the points that they would
 have had (``tune.search``).
 """
 
 import json
+import logging
 import math
 import os
+import threading
 import time
 import traceback
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Self
 
 import ray
+import ray.tune
 import torch
-from ray.exceptions import RayError
+from ray.tune.search import Searcher
 
-from curation.cluster import nodes
-from curation.config import TuneConfig
+from curation.config import TrustConfig, TuneConfig
 from curation.errors import CurationError
 from curation.json_types import Json, JsonView
-from curation.stopping import LOOK_SECONDS, check
+from curation.stopping import wait_for_call
 from curation.storage.paths import Place, write_atomically
+from train.launch import remove
 from tune.objective import Objective, Outcome, TrialRows, run_trial
 from tune.space import Point
 
@@ -61,10 +64,10 @@ class Trial:
 
 
 class Fits:
-    """Numbered fits on one source, recorded in a directory; Ray runs as many at once as resources allow."""
+    """Numbered fits on one source, recorded in a directory; Ray Tune runs as many at once as resources allow."""
 
     def __init__(self, source: TrialRows, objective: Objective, config: TuneConfig, directory: Place) -> None:
-        self._shared = [ray.put((source, objective))]  # within a list: a task maps it itself
+        self._shared = ray.put((source, objective))
         self._config, self._directory = config, directory
 
     def run(
@@ -82,41 +85,48 @@ class Fits:
         recorded ones are not repeated. ``on_done`` receives each fit that has ended, and the number of ended fits.
         After ``hours`` no fit starts, so that there may be fewer than ``folds``.
         """
-        config, until = self._config, math.inf if hours is None else time.time() + 3600 * hours
-        fits = _NumberedFits(ask, folds, self._directory / name, on_done)
-        asked, deaths = fits.iter_asked(until), Counter[int]()
-        fit: Any = ray.remote(max_retries=0, **nodes.make_ray_options(config.per_trial))(_fit)
-        how = max(1, round(config.cpus_per_trial)), until
-        num_cpus: float = ray.cluster_resources().get("CPU", 1)  # type: ignore[no-untyped-call]
-        most = config.parallel or 3 * max(1, int(num_cpus / config.cpus_per_trial))
+        until = math.inf if hours is None else time.monotonic() + 3600 * hours
+        searcher = _FitNumbers(ask, folds, self._directory / name, on_done, until)
+        if len(searcher.done) == len(folds):
+            return searcher.trials
+        scratch, config = self._directory / f"{name}.ray", self._config
+        trainable = ray.tune.with_resources(
+            ray.tune.with_parameters(_Fit, shared=[self._shared], num_threads=max(1, round(config.cpus_per_trial))),
+            ray.tune.PlacementGroupFactory([config.per_trial]),
+        )
+        tuner = ray.tune.Tuner(
+            trainable,
+            tune_config=ray.tune.TuneConfig(
+                search_alg=searcher,
+                num_samples=-1,  # the searcher says when it ends
+                max_concurrent_trials=config.parallel,
+                reuse_actors=True,
+            ),
+            run_config=ray.tune.RunConfig(
+                name="trials",
+                storage_path=str(scratch),
+                verbose=0,
+                stop=searcher,
+                failure_config=ray.tune.FailureConfig(max_failures=MOST_DEATHS),
+                checkpoint_config=ray.tune.CheckpointConfig(checkpoint_at_end=False),
+            ),
+        )
         try:
-            while True:
-                while len(fits.running) < most and (found := next(asked, None)) is not None:
-                    fits.running[fit.remote(self._shared, found[1], folds[found[0].number], *how)] = found
-                if not fits.running:
-                    return [fits.done[number] for number in sorted(fits.done)]
-                ready, _ = ray.wait([*fits.running], timeout=LOOK_SECONDS)
-                check()
-                for task in ready:
-                    trial, point = fits.running.pop(task)
-                    try:
-                        came: Json = json.loads(ray.get(task))
-                    except RayError:
-                        deaths[trial.number] += 1
-                        if deaths[trial.number] <= MOST_DEATHS:
-                            fits.running[fit.remote(self._shared, point, folds[trial.number], *how)] = trial, point
-                            continue
-                        died = f"its process died {MOST_DEATHS + 1} times; lower tune.parallel, or declare its memory"
-                        came = {"error": died}
-                    if came:
-                        fits.record(Trial.from_json(asdict(trial) | came))
+            with _quiet():
+                wait_for_call(tuner.fit)
         finally:
-            for task in fits.running:  # the search is interrupted, or a record could not be written
-                ray.cancel(task, force=True)
+            searcher.stopped.set()
+        remove(scratch)
+        if searcher.failed is not None:
+            raise searcher.failed
+        return searcher.trials
 
 
-class _NumberedFits:
-    """The fits of a search that are recorded in a folder, that run, and that are still to be asked for."""
+class _FitNumbers(Searcher, ray.tune.Stopper):
+    """A searcher that gives Ray Tune the fits that are not recorded, in order, and records those that end.
+
+    Once ``stopped`` is set, because the search is interrupted, it ends all trials: nothing starts or is recorded.
+    """
 
     def __init__(
         self,
@@ -124,45 +134,62 @@ class _NumberedFits:
         folds: Sequence[Fold],
         records: Place,
         on_done: Callable[[Trial, int], None],
+        until: float,
     ) -> None:
-        self._ask, self._folds, self._records, self._on_done = ask, folds, records, on_done
-        self.running: dict[Any, tuple[Trial, Point]] = {}
-        """The fits that run, by their task."""
+        """Keep each fit that has ended in a file of the folder ``records``."""
+        super().__init__()
+        self.failed: Exception | None = None
+        self.stopped = threading.Event()
+        self._ask, self._folds, self._records, self._on_done, self._until = ask, folds, records, on_done, until
+        self._next = 0
+        self._running: dict[str, Trial] = {}
         self._ended: dict[str, Outcome] = {}
         names = records.iterdir() if records.is_dir() else ()
         read = (Trial.from_json(json.loads(path.read_text())) for path in names if path.name.endswith(".json"))
         self.done = {trial.number: trial for trial in read}
-        """The fits that have ended, by number."""
-        for number in sorted(self.done):
-            self._tell(self.done[number])
+        for trial in self.trials:
+            self._tell(trial)
 
-    def iter_asked(self, until: float) -> Iterator[tuple[Trial, Point] | None]:
-        """Yield the fits that are not recorded, in order, or None while results of earlier fits are awaited.
+    @property
+    def trials(self) -> list[Trial]:
+        """The fits that have ended, in the order of their numbers."""
+        return [self.done[number] for number in sorted(self.done)]
 
-        None is asked for after ``until``, in seconds since 1970. A fit that equals one that has ended is not yielded.
-        """
-        for number in range(len(self._folds)):
-            if time.time() > until:
-                return
-            while (point := self._ask(number)) is None:
-                yield None
+    def suggest(self, trial_id: str) -> Any:
+        """Return the next fit that is not recorded, or None while results of earlier fits are awaited."""
+        while self._next < len(self._folds) and time.monotonic() <= self._until and not self.stopped.is_set():
+            point = self._ask(self._next)
+            if point is None:
+                return None
+            number, self._next = self._next, self._next + 1
             if number in self.done:
                 continue
             trial = Trial(number=number, kind=point.kind, drawn=point.drawn)
-            fit = trial.kind, trial.drawn, self._folds[number]
-            while any(
-                (other.kind, other.drawn, self._folds[other.number]) == fit for other, _ in self.running.values()
-            ):
-                yield None
             if (same := self._ended.get(self._describe_fit(trial))) is not None:
-                self.record(replace(trial, outcome=replace(same, seconds=0.0)))
-            else:
-                yield trial, point
+                self._record(replace(trial, outcome=replace(same, seconds=0.0)))
+                continue
+            self._running[trial_id] = trial
+            trust = point.trust.model_dump(mode="json")
+            return {"point": [point.kind, trust], "fold": self._folds[number]._asdict()}
+        return Searcher.FINISHED
 
-    def record(self, trial: Trial) -> None:
-        """Keep a fit that has ended in a file."""
-        text = json.dumps(asdict(trial), indent=1) + "\n"
-        write_atomically(self._records / f"{trial.number:05d}.json", text)
+    def on_trial_complete(self, trial_id: str, result: Json | None = None, error: bool = False) -> None:
+        """Record the outcome or the error of a fit."""
+        asked = self._running.pop(trial_id, None)
+        if asked is None or self.stopped.is_set():
+            return  # told before, as Ray Tune does; or interrupted, not ended
+        died = f"its process died {MOST_DEATHS + 1} times; lower tune.parallel, or declare its memory"
+        came: Json = {"error": died} if error or result is None else json.loads(result["came"])
+        self._record(Trial.from_json(asdict(asked) | came))
+
+    def _record(self, trial: Trial) -> None:
+        try:
+            text = json.dumps(asdict(trial), indent=1) + "\n"
+            write_atomically(self._records / f"{trial.number:05d}.json", text)
+        except Exception as failed:  # a full store; Ray Tune would only log it
+            self.failed = failed
+            self.stopped.set()
+            return
         self.done[trial.number] = trial
         self._tell(trial)
 
@@ -175,21 +202,58 @@ class _NumberedFits:
             self._ended[self._describe_fit(trial)] = trial.outcome
         self._on_done(trial, len(self.done))
 
+    def __call__(self, trial_id: str, result: Mapping[str, object]) -> bool:
+        return False  # no trial is ended alone
 
-def _fit(shared: Sequence[Any], point: Point, fold: Fold, num_threads: int, until: float) -> str:
-    """Return the outcome or the error of a fit as JSON; nothing if it is later than ``until`` (seconds since 1970)."""
-    if time.time() > until:
-        return "{}"
-    torch.set_num_threads(num_threads)
-    source, objective = ray.get(shared[0])
-    seeds = {"seed": fold.seed, "fit_seed": fold.fit_seed}
-    came: Json
+    def stop_all(self) -> bool:
+        return self.stopped.is_set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return no state: Ray Tune saves the searcher of an experiment, but a search resumes from the records."""
+        return {}
+
+    def save(self, checkpoint_path: str) -> None:
+        """Do nothing; see :meth:`__getstate__`."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Do nothing; see :meth:`__getstate__`."""
+
+
+class _Fit(ray.tune.Trainable):
+    """A process that fits one point after another; the source is mapped, not copied."""
+
+    def setup(self, config: Json, shared: Sequence[Any] = (), num_threads: int = 1) -> None:
+        torch.set_num_threads(num_threads)
+        self._source, self._objective = ray.get(shared[0])
+        self.reset_config(config)
+
+    def reset_config(self, new_config: Json) -> bool:
+        kind, trust = new_config["point"]
+        self._point, self._fold = Point(kind=kind, trust=TrustConfig.model_validate(trust)), Fold(**new_config["fold"])
+        return True
+
+    def step(self) -> Json:
+        fold = self._fold
+        seeds = {"seed": fold.seed, "fit_seed": fold.fit_seed}
+        came: Json
+        try:
+            came = {"outcome": asdict(run_trial(self._source, self._point, self._objective, fold=fold.number, **seeds))}
+        except CurationError as error:
+            came = {"error": str(error)}
+        except Exception as error:  # a failed fit is a row of the table, and the search goes on
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{os.path.basename(last.filename)}:{last.lineno}"
+            came = {"error": f"{type(error).__name__}: {error} ({where})"}
+        return {"came": json.dumps(came), "done": True}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Ray Tune, within the context, from printing lines and from writing files for each trial."""
+    logger, level = logging.getLogger("ray.tune"), logging.getLogger("ray.tune").level
+    logger.setLevel(logging.CRITICAL)
+    os.environ |= {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}
     try:
-        came = {"outcome": asdict(run_trial(source, point, objective, fold=fold.number, **seeds))}
-    except CurationError as error:
-        came = {"error": str(error)}
-    except Exception as error:  # a failed fit is a row of the table, and the search goes on
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{os.path.basename(last.filename)}:{last.lineno}"
-        came = {"error": f"{type(error).__name__}: {error} ({where})"}
-    return json.dumps(came)
+        yield
+    finally:
+        logger.setLevel(level)

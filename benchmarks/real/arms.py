@@ -94,7 +94,7 @@ def baseline(source: LabelledRows, pool: LabelledRows, seed: int) -> Scored:
 
 def paper(states: tuple[str, ...], preset: str) -> Arm:
     """Return the paper's trust function with a row of its settings, of the last answer token's state alone."""
-    of_ntf = fitted(PAPER_TRUST, ("output_last",), kind=PAPER_TRUST, **TrustConfig.presets()[preset])
+    of_ntf = fitted(PAPER_TRUST, ("output_last",), kind=PAPER_TRUST, **TrustConfig.PRESETS[preset])
     place = states.index("output_last")
 
     def score(source: LabelledRows, pool: LabelledRows, seed: int) -> Scored:

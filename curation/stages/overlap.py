@@ -247,7 +247,7 @@ def _find_hits(questions: Sequence[tuple[int, Digests]], index_K: Uint64s) -> _E
     parts = [_NONE]
     for rule, rows, keys in found:
         parts.append(np.empty(len(rows), dtype=_ENTRY))
-        parts[-1]["row_id"], parts[-1]["rule"] = ids_N[rows], [*RULES].index(rule)
+        parts[-1]["row_id"], parts[-1]["rule"] = ids_N[rows], RULES.index(rule)
         parts[-1]["high"], parts[-1]["low"] = keys["high"], keys["low"]
     return np.concatenate(parts)
 

@@ -1,4 +1,4 @@
-"""The search: what it records, what it goes on after, what it chooses, and what it shares."""
+"""The search on Ray Tune: what it records, what it goes on after, what it chooses, and what it shares."""
 
 import json
 import random

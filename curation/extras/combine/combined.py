@@ -190,8 +190,8 @@ def _combine_comparison(name: str, parts: Sequence[Part], *, shared: bool, withh
         benchmarks = list(dict.fromkeys(part.benchmark for part in tested))
         ids = [find_common_rows(part.tests, name, GROUND_TRUTH) for part in tested]
         codes = [np.full(len(of), benchmarks.index(part.benchmark)) for part, of in zip(tested, ids, strict=True)]
-        keys = np.stack([np.concatenate(codes), np.concatenate(ids)])
-        _, place_N = np.unique(keys, axis=1, return_inverse=True)
+        row_2N = np.stack([np.concatenate(codes), np.concatenate(ids)])
+        _, place_N = np.unique(row_2N, axis=1, return_inverse=True)
         sums = np.zeros(int(place_N.max()) + 1, dtype=np.int64)
         np.add.at(sums, place_N.ravel(), rows.steps_N)
         distinct = metrics.compute_sign_flip(sums)

@@ -1,5 +1,7 @@
 """Everything that a run knows of one row: its place, prompt, labels, trust, arms."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from curation.arms import ARMS, REFERENCE_ARM
@@ -11,12 +13,12 @@ from curation.pipeline.grading import choose_grading_stage
 from curation.refs import TableRef, TrustRef
 from curation.stages.chooser import is_ranked_as_reference
 from curation.stages.label import Label
-from curation.stages.pool_scores import PoolScores
+from curation.stages.pool_scores import Batch, PoolScores
 from curation.stages.score import Score
 from curation.stages.select import Select
 from curation.storage.paths import Place
 from curation.tables import io, schemas
-from curation.trust import load_fitted
+from curation.trust import get_trust, load_fitted
 
 TEXTS = ("completion", "label", "mean_logprob", "truncated", "error", schemas.DROPPED)
 """Columns of a labels table that are shown."""
@@ -144,8 +146,7 @@ def _explain_arm(run: RecordedRun, labels: TableRef, row_id: int, arm: str, made
 
 def _find_place(labels: TableRef, row_id: int, function: str) -> Json | None:
     """Return the row's score by a trust function, and its place among the scored rows; ``None`` without a score."""
-    scores = PoolScores(labels=labels, trust=function)
-    trust = scores.function
+    trust = get_trust(function, 0)
     if not set(trust.features) <= set(io.open_table(labels).schema.names):
         return None
     columns = list(dict.fromkeys(["label", *trust.features]))
@@ -153,8 +154,14 @@ def _find_place(labels: TableRef, row_id: int, function: str) -> Json | None:
     raw = float(trust.raw_score(own)[0])
     if not own.column("label")[0].is_valid or not np.isfinite(raw):
         return None
-    above = total = 0
-    for _, raw_B in scores.batches():
-        raw_M = raw_B[np.isfinite(raw_B)]
-        above, total = above + int((raw_M > raw).sum()), total + len(raw_M)
-    return {"raw": raw, "trust": float(trust.score(own)[0]), "place": above + 1, "num_scored": total}
+
+    def count(batches: Iterable[Batch]) -> tuple[int, int]:
+        above = total = 0
+        for _, raw_B in batches:
+            raw_M = raw_B[np.isfinite(raw_B)]
+            above, total = above + int((raw_M > raw).sum()), total + len(raw_M)
+        return above, total
+
+    parts = [*PoolScores(labels=labels, trust=function).mapped(count)]
+    place, num_scored = 1 + sum(above for above, _ in parts), sum(scored for _, scored in parts)
+    return {"raw": raw, "trust": float(trust.score(own)[0]), "place": place, "num_scored": num_scored}

@@ -138,11 +138,12 @@ def find_first_cut(
     full_M = np.where(np.isnan(rows.full_M), -np.inf, rows.full_M.astype(np.float64))
     # By the full score, the best first.
     ranked_M = first_M[np.lexsort((np.random.default_rng(seed).random(num_rows), -full_M))]
-    if keep is None:
+    if full_threshold is not None:
         what = f"a raw score of at least {full_threshold:g}"
         num_selected = int((rows.full_M >= full_threshold).sum())
         counts = np.array([num_selected])
     else:  # how many rows belong to the selected share of a pool is random
+        assert keep is not None, "one of the two is given"
         what, num_selectable = f"the best {keep:.3g} of the pool", int((full_M > -np.inf).sum())
         num_selected = min(round(keep * num_rows), num_selectable)
         tail = COUNT_SHARE * delta / 2
