@@ -35,7 +35,7 @@ def search_beside(path: str) -> None:
 def import_own_module(name: str) -> ModuleType:
     """Return the module of that name, also from beside the configuration, or raise ``ImportError``."""
     if _folder is not None:
-        _register(name, Path(_folder))
+        _prepare(name, Path(_folder))
     try:
         return importlib.import_module(name)
     except BaseException as error:
@@ -60,7 +60,7 @@ def list_sent_files() -> list[str]:
     return [str(file.parent if file.name == "__init__.py" else file) for file in _files.values()]
 
 
-def _register(module: str, folder: Path) -> None:
+def _prepare(module: str, folder: Path) -> None:
     """Make a module, and those that it imports or names, importable if they lie in the folder and nowhere else.
 
     Each waits in ``sys.modules`` and is executed when it is imported: in any order, and with imports in a circle.
