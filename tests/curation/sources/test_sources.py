@@ -229,7 +229,7 @@ def test_quotes_are_csvs_or_part_of_the_text(tmp_path: Path) -> None:
     path.write_text('text\tlabel\n"A long\tneg\nends"\tpos\n')
     (file,) = found(path, delimiter="\t", quoting="quotes")
     assert rows_of(file) == [{"text": "A long\tneg\nends", "label": "pos"}]
-    assert SourceFile.from_json(file.to_json()).dialect == file.dialect
+    assert SourceFile.from_json(file.to_json()) == replace(file, content="")
     path.write_text('text\tlabel\n"A long\tneg\nodd\tone\tneg\nends"\tpos\n')  # the second line has three fields
     with pytest.raises(SourceError, match=r"record 1 is one row of 3 lines .*set quoting: none"):
         found(path, delimiter="\t")
