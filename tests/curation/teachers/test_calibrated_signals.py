@@ -58,8 +58,7 @@ def measured(name: str, model: ModelRef, found: dict[str, list[dict[str, Any]]],
         model=model,
         decoding=DECODING,
     )
-    values: dict[int, Any] = dict(job.worker(Models()).work(found["rows"]).values)
-    return values
+    return {row["row_id"]: row["value"] for row in job.worker(Models()).work(found["rows"])}
 
 
 def test_another_teacher_agrees_where_its_calibrated_label_is_the_same(model, labelled, tmp_path):
