@@ -229,11 +229,14 @@ def test_labels_look_alike(tmp_path: Path):
 
 
 def test_yaml_words(tmp_path: Path):
-    assert load_config(CASES / "yaml_words" / "c.yaml").domain.options["classes"] == {"neg": "no", "pos": "yes"}
+    with pytest.raises(ConfigError, match=r"c\.yaml: line 2: 'no' is false to YAML; put it in quotes"):
+        load_config(CASES / "yaml_words" / "c.yaml")
     text = (CASES / "yaml_words" / "c.yaml").read_text()
-    for word in ("off", "01", "12:30"):
+    for word in ("01", "12:30"):
         (tmp_path / "c.yaml").write_text(text.replace("{neg: no, pos: yes}", f"[{word}, x]"))
         assert load_config(tmp_path / "c.yaml").domain.options["classes"] == [word, "x"]
+    (tmp_path / "c.yaml").write_text(text.replace("no, pos: yes", '"no", pos: "yes"'))
+    assert load_config(tmp_path / "c.yaml").domain.options["classes"] == {"neg": "no", "pos": "yes"}
     for word in ("null", "true", "~"):
         with pytest.raises(ConfigError, match=r"classes: (None|True): Input should be a valid string"):
             validated(tmp_path, "yaml_words/d.csv", {"name": "classification", "classes": [yaml.safe_load(word), "x"]})
