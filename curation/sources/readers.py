@@ -218,7 +218,11 @@ def _measure_text(file: SourceFile) -> SourceFile:
     names: list[str] = []
     found = iter_records(file, 0, number=0 if is_csv else 1)
     if is_csv:
-        names, is_spaced = parse_csv_header(file, next(found, (0, b""))[1])
+        if (header := next(found, None)) is None:
+            raise SourceError(
+                f"{file.path}: is empty, without even a header; write the columns' names in line 1, or leave it out"
+            )
+        names, is_spaced = parse_csv_header(file, header[1])
         file = replace(file, is_spaced=is_spaced)
         _require_delimiter(file.path, names, file.delimiter)
         _require_distinct(file.path, names)

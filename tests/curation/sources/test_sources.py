@@ -280,6 +280,8 @@ def test_a_key_that_first_stands_in_a_late_row_is_a_column(tmp_path: Path) -> No
         ("x.jsonl", b"[1]\n", "not a JSON object but list"),
         ("x.jsonl", b"\n\n", "holds no rows"),
         ("x.csv", b"a,b\n", "holds no rows"),
+        ("x.csv", b"", r"x\.csv: is empty, without even a header; write the columns. names in line 1"),
+        ("x.csv", b"\xef\xbb\xbf\r\n\r\n", "is empty, without even a header"),
         ("x.csv", b"a,a\n1,2\n", "names a column twice"),
         ("x.csv", b'a,b\n1,2\n1,"2\n', """record 2 has a quoted field that never ends, near '1,"2'"""),
         ("x.csv", b'a,b\n1,5" pipe\n2,3\n', """record 1 has a quoted field that never ends, near '1,5" pipe'"""),
