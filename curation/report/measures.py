@@ -50,9 +50,10 @@ def trust_metrics(rows: GradedRows, num_top: int, constant: float, seed: int) ->
     num_top = min(num_top, len(rows))
 
     def measure(name: str) -> Json:
-        found = measure_calibration(rows, name, seed)
         of: Json = {"seed": seed, "cluster_N": rows.cluster_N}
+        # First, as the calibration begins with the same cells, and few resamples are cached.
         parts = metrics.compute_brier_parts(rows.scores[name].trust_N, rows.correct_N, **of)
+        found = measure_calibration(rows, name, seed)
         top = rows.rank(name, [num_top])[0].to_json() if num_top else None
         return {**found, "brier_parts": {key: parts[key].to_json() for key in BRIER_PARTS}, "purity_at_n": top}
 
