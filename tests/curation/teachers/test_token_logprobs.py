@@ -154,6 +154,11 @@ def test_a_token_without_any_probability_has_no_part_in_the_entropy():
     np.testing.assert_allclose(found_B2, expected, atol=1e-6)
 
 
+def test_logits_that_overflowed_have_no_entropy_instead_of_that_of_a_sure_word():
+    logits_BV = torch.tensor([[1.0, torch.nan, 0.0], [1.0, torch.inf, 0.0]])
+    assert torch.isnan(compute_float_numbers(logits_BV, torch.tensor([0, 0]))[:, 3]).all()
+
+
 def test_error_rows_have_none_and_without_a_number_of_tokens_there_are_no_lists(model_ref):
     requests = [*mcqa_requests("letters"), Request(row_id=-1, prompt="", options=("a", "b"))]
     free = {1000 + place: letter for place, letter in enumerate("abcdefghijkl")}
