@@ -124,12 +124,12 @@ def _iter_paths(
         piece = width if linear else max(1, MAX_LOGITS // (len(some) * forward.vocabulary_size))
         for begin in range(0, width, piece):
             passed = forward.extend(copies, ids[:, begin : begin + piece], logits=not linear)
-            fed = [  # nodes that several paths share are given by each
-                (b, t - begin, place, path[t])
+            fed = {  # a node that several paths share is read once, since each costs a product with the head
+                (place, path[t]): (b, t - begin, place, path[t])
                 for b, (place, path) in enumerate(some)
                 for t in range(begin, min(begin + piece, len(path)))
-            ]
-            yield passed, fed
+            }
+            yield passed, list(fed.values())
 
 
 def _compute_states(

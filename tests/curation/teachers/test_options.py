@@ -1,6 +1,7 @@
 """Option scoring against a plain computation: one forward per prompt and option, no cache, no padding, float32."""
 
 import string
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from curation.config import DecodingConfig, ModelConfig, TeacherConfig
 from curation.models import create, load_model, load_tokenizer
 from curation.teachers import Request, load_teacher, options
 from curation.teachers.prompts import tokenise
+from curation.teachers.trie import Trie
 
 ALL_STATES = ("prompt_last", "output_first", "output_last", "output_mean")
 SUM, MEAN = DecodingConfig(), DecodingConfig(normalise_options=True)
@@ -306,3 +308,11 @@ def test_mcqa_scripted_teacher_chooses_among_the_options():
         assert max(row["option_logprobs"]) == pytest.approx(row["mean_logprob"] * row["num_output_tokens"], rel=1e-5)
     assert rows[300]["completion"] == " e2e4" and rows[300]["option_logprobs"] is None
     assert rows[301]["error"].startswith("bad_options: ") and rows[302]["error"].startswith("bad_options: ")
+
+
+def test_a_node_that_paths_share_is_read_once():
+    trie = Trie([[1, 2, 3], [1, 2, 4, 5], [1, 2, 4, 6], [1, 2, 7, 8]])
+    forward = SimpleNamespace(pad=0, head_is_linear=True, tensor=torch.tensor, extend=lambda *_, **__: None)
+    prefix = SimpleNamespace(width=3, select=lambda _: SimpleNamespace())
+    [(_, fed)] = options._iter_paths(forward, prefix, [trie, trie], 1000)
+    assert sorted((place, node) for _, _, place, node in fed) == [(place, of) for place in (0, 1) for of in trie.inner]
