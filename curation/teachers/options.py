@@ -10,7 +10,7 @@ log-probabilities; otherwise it keeps the logits. Last, the options whose states
 chosen one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -175,25 +175,16 @@ def compute_position_states(hidden_BTD: torch.Tensor, length_B1: torch.Tensor) -
     }
 
 
-def gather_states(
-    config: AskConfig, prompt_BD: torch.Tensor, hidden_BTD: torch.Tensor | None, lengths: Sequence[int]
+def get_states(
+    config: AskConfig, prompt_BD: torch.Tensor, of_answers: Mapping[str, torch.Tensor]
 ) -> dict[tuple[str, int], Array]:
     """Return the requested states of drawn or read answers, by position and rank, with concatenated layers.
 
-    ``hidden_BTD`` has the states at the answers' tokens, padded on the right. An empty answer has those of its prompt;
-    all other options, which there are none of, have zeros.
+    ``of_answers`` has those of the answers by position. All other options, which there are none of, have zeros.
     """
-    length_B1 = torch.tensor(lengths, device=prompt_BD.device)[:, None]
-    found = {"prompt_last": prompt_BD.float()}
-    if hidden_BTD is not None:
-        of_answers = compute_position_states(hidden_BTD, length_B1.clamp(min=1))
-        found |= {place: state_BD.where(length_B1 > 0, found["prompt_last"]) for place, state_BD in of_answers.items()}
+    found, none_BD = {"prompt_last": prompt_BD.float(), **of_answers}, np.zeros(prompt_BD.shape, dtype=np.float32)
     return {
-        (state.position, state.rank): (
-            np.zeros(prompt_BD.shape, dtype=np.float32)
-            if state.rank > 1
-            else found.get(state.position, found["prompt_last"]).cpu().numpy()
-        )
+        (state.position, state.rank): none_BD if state.rank > 1 else found[state.position].cpu().numpy()
         for state in map(parse, config.states)
     }
 
@@ -220,7 +211,8 @@ def read_answers(forward: Forward, rows: Sequence[TokenisedRequest], config: Ask
         numbers_BT3[:, begin:end] = found_N3.reshape(len(rows), -1, 3)
         before_B1V = fed.logits_BTV[:, -1:]
         hidden.append(fed.hidden_BTD)
-    states = gather_states(config, prompts.hidden_BTD[:, 0], torch.cat(hidden, dim=1), lengths)
+    of_answers = compute_position_states(torch.cat(hidden, dim=1), forward.tensor([[n] for n in lengths]))
+    states = get_states(config, prompts.hidden_BTD[:, 0], of_answers)
     answered = [
         make_drawn_row(row.request.row_id, row.request.given, len(row.prompt), of_row[:length])
         for row, of_row, length in zip(rows, numbers_BT3.tolist(), lengths, strict=True)

@@ -11,6 +11,7 @@ An answer constrained to options continues only with tokens that lead to an opti
 where one option ends and another continues, an end token may be drawn too. ``max_tokens`` and ``stop`` do not apply.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,7 +31,7 @@ from curation.teachers import Gate, Request
 from curation.teachers.completions import error_batch, make_answered_batch, make_drawn_row
 from curation.teachers.forward import Forward
 from curation.teachers.logit_numbers import compute_float_numbers
-from curation.teachers.options import gather_states, read_answers, score_options
+from curation.teachers.options import get_states, read_answers, score_options
 from curation.teachers.prompts import ModelTeacher, TokenisedRequest, ask_gate, cut_at_stop, iter_padded_batches
 from curation.teachers.trie import Walk, bar_others
 
@@ -50,6 +51,41 @@ class _OpenAnswer:
     text: str = ""
     truncated: bool = False
     num_content: int | None = None  # set once the answer's end is known
+
+
+class _AnswerStates:
+    """States of B answers by position, from those at their tokens, of which only the newest are held.
+
+    An end that is known later, that of a stop string, cuts off some of the newest tokens, and none before them.
+    """
+
+    def __init__(self, rows: Sequence[_OpenAnswer], prompt_BD: torch.Tensor, stop: tuple[str, ...]) -> None:
+        self._rows, self._num_taken, self._newest = rows, 0, deque[torch.Tensor]()
+        self._most = 2 + max((len(end.encode()) for end in stop), default=0)  # tokens: a byte each, at least
+        self._first_BD = self._last_BD = self._prompt_BD = prompt_BD.float()
+        self._sum_BD = torch.zeros_like(self._prompt_BD)
+
+    def add(self, hidden_BD: torch.Tensor) -> None:
+        """Add the states at the tokens that were just fed, one of each row."""
+        self._newest.append(hidden_BD)
+        if len(self._newest) > self._most:
+            self._take()
+
+    def _take(self) -> None:
+        ends, state_BD = [row.num_content for row in self._rows], self._newest.popleft().float()
+        own_B1 = torch.tensor([end is None or self._num_taken < end for end in ends], device=state_BD.device)[:, None]
+        self._last_BD = state_BD.where(own_B1, self._last_BD)
+        self._sum_BD += state_BD.where(own_B1, 0.0)
+        self._first_BD = self._first_BD if self._num_taken else self._last_BD
+        self._num_taken += 1
+
+    def compute(self) -> dict[str, torch.Tensor]:
+        """Return the states by position, float32 [B, D], once all ends are known; an empty answer has its prompt's."""
+        while self._newest:
+            self._take()
+        length_B1 = torch.tensor([[row.num_content or 0] for row in self._rows], device=self._sum_BD.device)
+        mean_BD = (self._sum_BD / length_B1.clamp(min=1)).where(length_B1 > 0, self._prompt_BD)
+        return {"output_first": self._first_BD, "output_last": self._last_BD, "output_mean": mean_BD}
 
 
 class TransformersTeacher(ModelTeacher):
@@ -133,7 +169,7 @@ class TransformersTeacher(ModelTeacher):
             for one in requests
         ]
         active, keeps = list(range(len(rows))), set(find_positions(config.states)) - {"prompt_last"}
-        prompt_BD, hidden, num_fed = hidden_B1D[:, 0], list[torch.Tensor](), 0
+        prompt_BD, num_fed, answer_states = hidden_B1D[:, 0], 0, _AnswerStates(rows, hidden_B1D[:, 0], decoding.stop)
         seen_BV = torch.zeros_like(logits_B1V[:, 0], dtype=torch.bool) if decoding.presence_penalty else None
         while True:
             self._draw([rows[index] for index in active], logits_B1V[:, 0], seen_BV, decoding)
@@ -150,10 +186,10 @@ class TransformersTeacher(ModelTeacher):
             newest = [rows[index].tokens[-1:] or [self._forward.pad] for index in active]
             logits_B1V, hidden_B1D = self._forward.extend(prefix, self._forward.tensor(newest))
             num_fed += 1
-            if keeps:  # of all rows, [B, D] for each token that was fed
-                hidden.append(torch.zeros_like(prompt_BD).index_copy(0, self._forward.tensor(active), hidden_B1D[:, 0]))
-        hidden_BTD = torch.stack(hidden, dim=1) if hidden else None
-        states = gather_states(config, prompt_BD, hidden_BTD, [row.num_content or 0 for row in rows])
+            if keeps:  # of all rows
+                whole_BD = torch.zeros_like(prompt_BD).index_copy(0, self._forward.tensor(active), hidden_B1D[:, 0])
+                answer_states.add(whole_BD)
+        states = get_states(config, prompt_BD, answer_states.compute())
         answers = []
         for row in rows:
             of, numbers = row.request, row.numbers[: row.num_content]

@@ -1,5 +1,7 @@
 """Min-p and presence penalty against direct formulas."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,8 @@ import torch
 from curation.config import DecodingConfig, DomainConfig, ModelConfig, TeacherConfig
 from curation.domains import get_domain
 from curation.teachers import Request, load_teacher
-from curation.teachers.transformers import compute_distribution
+from curation.teachers.options import compute_position_states
+from curation.teachers.transformers import _AnswerStates, compute_distribution
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +48,24 @@ def test_limits_equal_a_direct_formula():
     assert cut > 0
     free = compute_distribution(torch.from_numpy(logits_BV), DecodingConfig(temperature=1.0))
     np.testing.assert_allclose(free.numpy(), torch.from_numpy(logits_BV).softmax(-1).numpy(), atol=1e-7)
+
+
+def test_states_of_answers_are_held_of_the_newest_tokens_alone():
+    """Ends become known when their token is drawn or, by a stop string, up to five tokens later."""
+    lengths, late, stop = [0, 1, 9, 37, 60], [0, 0, 5, 3, 0], ("abc",)
+    hidden_BTD, prompt_BD = torch.randn(5, 60, 4), torch.randn(5, 4)
+    rows = [SimpleNamespace(num_content=None) for _ in lengths]
+    states = _AnswerStates(rows, prompt_BD, stop)
+    for place in range(60):
+        for row, length, after in zip(rows, lengths, late, strict=True):
+            row.num_content = length if place >= length + after else None
+        states.add(hidden_BTD[:, place])
+        assert len(states._newest) <= 5
+    rows[-1].num_content = 60
+    found, length_B1 = states.compute(), torch.tensor(lengths)[:, None]
+    for position, expected_BD in compute_position_states(hidden_BTD, length_B1.clamp(min=1)).items():
+        expected_BD[0] = prompt_BD[0]
+        torch.testing.assert_close(found[position], expected_BD)
 
 
 def test_presence_penalty_counts_each_token_of_the_answer_once(tiny_model, requests):
