@@ -87,11 +87,8 @@ class Teacher:
     slots: int | None = None
     """Number of rows that are answered concurrently, or None if they are not. A pass gives chunks that fill the slots,
     however long an answer takes."""
-
-    @property
-    def pause(self) -> str:
-        """Reason why the teacher waits, which the progress shows unless it is empty."""
-        return ""
+    pause: str = ""
+    """Reason why the teacher waits, which the progress shows unless it is empty."""
 
     @staticmethod
     def engine_key(config: AskConfig) -> JsonView:

@@ -48,7 +48,7 @@ class EndpointTeacher(Teacher):
         return {**server, "num_actors": config.actors.max}
 
     @property
-    def pause(self) -> str:
+    def pause(self) -> str:  # type: ignore[override]
         """Message on how long the server has asked to wait; empty if that is short."""
         return str(self.client.pause)
 

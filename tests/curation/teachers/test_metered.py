@@ -1,7 +1,7 @@
 """Tokens are counted of all that is asked, and each count is given once."""
 
 from curation.config import AskConfig, DecodingConfig, ScriptedConfig
-from curation.teachers import Request
+from curation.teachers import Request, Teacher
 from curation.teachers.scripted import ScriptedTeacher
 from curation.teachers.wrapped import Tokens, WrappedTeacher
 
@@ -17,3 +17,12 @@ def test_tokens_of_all_calls_are_counted_once():
     list(other.label(requests[:1], DecodingConfig(), seed=0))
     assert teacher.take() == Tokens() and other.take() == Tokens(prompt=3, output=2)
     assert (other.state_size, other.facts) == (teacher.state_size, teacher.facts)
+
+
+def test_a_teacher_of_ones_own_sets_what_is_known_of_it_on_itself():
+    class Own(Teacher):
+        def __init__(self):
+            self.slots, self.pause, self.facts, self.state_size = 4, "waits", {"start_seconds": 1.0}, 2
+
+    own = Own()
+    assert (own.slots, own.pause, own.facts, own.state_size) == (4, "waits", {"start_seconds": 1.0}, 2)
