@@ -11,17 +11,31 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterator
-from importlib.util import LazyLoader, decode_source, find_spec, module_from_spec, spec_from_file_location
+from collections.abc import Iterator, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import decode_source, find_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
 _NAMED = re.compile(r"([A-Za-z_]\w*)(?:\.\w+)*:[A-Za-z_]\w*")
 
-
 _folder: str | None = None
 _files: dict[str, Path] = {}
 """Files of the requested modules by name; ``__init__.py`` of packages."""
+
+
+class _Finder(MetaPathFinder):
+    """A finder of the requested modules, which Python asks after all others."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of a requested module, or None for any other one."""
+        return spec_from_file_location(fullname, _files[fullname]) if fullname in _files else None
+
+
+sys.meta_path.append(_Finder())
 
 
 def search_beside(path: str) -> None:
@@ -38,12 +52,8 @@ def import_own_module(name: str) -> ModuleType:
         _prepare(name, Path(_folder))
     try:
         return importlib.import_module(name)
-    except BaseException as error:
-        if name.partition(".")[0] in _files:
-            _forget()  # what is half executed, so that a second attempt does not find it
-        if isinstance(error, SyntaxError):
-            raise ImportError(f"{error.filename}: line {error.lineno}: {error.msg}") from error
-        raise
+    except SyntaxError as error:
+        raise ImportError(f"{error.filename}: line {error.lineno}: {error.msg}") from error
 
 
 def suggest_mend(name: str, error: BaseException) -> str:
@@ -61,10 +71,7 @@ def list_sent_files() -> list[str]:
 
 
 def _prepare(module: str, folder: Path) -> None:
-    """Make a module, and those that it imports or names, importable if they lie in the folder and nowhere else.
-
-    Each waits in ``sys.modules`` and is executed when it is imported: in any order, and with imports in a circle.
-    """
+    """Make a module, and those that it imports or names, importable if they lie in the folder and nowhere else."""
     requested = [module.partition(".")[0]]
     while requested:
         top = requested.pop()
@@ -72,11 +79,6 @@ def _prepare(module: str, folder: Path) -> None:
         file = package / "__init__.py" if (package / "__init__.py").is_file() else folder / f"{top}.py"
         if top in _files or not file.is_file() or _is_elsewhere(top, file):
             continue
-        spec = spec_from_file_location(top, file)
-        assert spec is not None and spec.loader is not None, "a Python file has a loader"
-        spec.loader = LazyLoader(spec.loader)
-        sys.modules[top] = module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[top])
         _files[top] = file
         for source in package.rglob("*.py") if file.parent == package else [file]:
             requested += _iter_mentioned(decode_source(source.read_bytes()))

@@ -104,6 +104,36 @@ def test_modules_may_import_each_other(folder: Path) -> None:
     assert (sys.meta_path, sys.path) == before
 
 
+def test_a_module_that_is_named_but_not_imported_is_not_executed(folder: Path) -> None:
+    (folder / "own_script.py").write_text("raise SystemExit('nobody imported it')\n")
+    (folder / "own_part.py").write_text("def draw():\n    import own_script\n")
+    own_modules.search_beside(str(folder / "run.yaml"))
+    load_code("own_part:draw")
+    assert str(folder / "own_script.py") in own_modules.list_sent_files()
+    assert all(hasattr(module, "__name__") for module in list(sys.modules.values()))  # as inspect.getmodule looks
+
+
+def test_an_import_that_fails_does_so_each_time_and_says_why(folder: Path) -> None:
+    (folder / "own_helper.py").write_text("import own_nowhere\n")
+    (folder / "own_later.py").write_text("import json\nVALUE = json.no_such\n")
+    again = "try:\n    import own_helper\nexcept ImportError:\n    pass\nimport own_helper\nVALUE = 1\n"
+    (folder / "own_part.py").write_text(again)
+    (folder / "own_first.py").write_text("from own_later import VALUE\n")
+    own_modules.search_beside(str(folder / "run.yaml"))
+    with pytest.raises(ModuleNotFoundError, match="own_nowhere"):
+        load_code("own_part:VALUE")
+    with pytest.raises(AttributeError, match="no_such"):
+        load_code("own_first:VALUE")
+
+
+def test_a_module_that_a_script_has_imported_stays_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(folder)
+    own_modules.search_beside(str(folder / "run.yaml"))
+    before = importlib.import_module("own_later")
+    load_code("own_later:VALUE")
+    assert sys.modules["own_later"] is before
+
+
 def test_metadata_beside_it_is_no_installed_package_and_a_package_gains_nothing(folder: Path) -> None:
     metadata = folder / "own_evil-1.0.dist-info"
     metadata.mkdir()
