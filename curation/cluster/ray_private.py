@@ -22,8 +22,6 @@ def starting(tell: Callable[[str], None], *, alone: bool = False) -> Iterator[No
     only on macOS and Windows (``ray.init`` replaces a given loopback address by the network's), and does not start the
     process that forwards the workers' output to drivers, since none listens (``log_to_driver``).
     """
-    from unittest.mock import patch
-
     from ray._private import ray_constants, utils, worker
     from ray._private.node import Node
 
@@ -36,12 +34,13 @@ def starting(tell: Callable[[str], None], *, alone: bool = False) -> Iterator[No
         begun.append(node)
         begin(node, *arguments, **named)
 
-    with ExitStack() as changes:
-        changes.enter_context(patch.object(utils, "set_sigterm_handler"))
-        changes.enter_context(patch.object(Node, "__init__", note))
-        if alone:
-            changes.enter_context(patch.object(ray_constants, "ENABLE_RAY_CLUSTER", False))
-            changes.enter_context(patch.object(Node, "start_log_monitor"))
+    changes: list[tuple[Any, str, Any]] = [(utils, "set_sigterm_handler", lambda _: None), (Node, "__init__", note)]
+    if alone:
+        changes += [(ray_constants, "ENABLE_RAY_CLUSTER", False), (Node, "start_log_monitor", lambda node: None)]
+    with ExitStack() as before:
+        for of, name, value in changes:
+            before.callback(setattr, of, name, getattr(of, name))
+            setattr(of, name, value)
         try:
             yield
         except BaseException:
