@@ -1,4 +1,4 @@
-"""The stages that compute the numbers of a run's generations, the forecast in its directory, the report's content."""
+"""The stages that compute the numbers of a run's generations after all other stages, and the report's content."""
 
 import json
 from collections.abc import Iterable
