@@ -19,7 +19,7 @@ TEMPLATES = frozenset({".css", ".html", ".j2", ".js", ".yaml"})
 """Endings of the product's files that are no Python and have logic or texts."""
 BUDGETS: dict[str, int] = {
     "curation": 2_050,
-    "curation/cluster": 845,
+    "curation/cluster": 840,
     "curation/commands": 3_760,
     "curation/config": 3_795,
     "curation/domains": 4_315,
@@ -33,11 +33,11 @@ BUDGETS: dict[str, int] = {
     "curation/rundir": 1_575,
     "curation/selection": 2_125,
     "curation/signals": 500,
-    "curation/sources": 1_645,
+    "curation/sources": 1_650,
     "curation/stages": 5_705,
     "curation/storage": 1_505,
     "curation/tables": 1_605,
-    "curation/teachers": 4_700,
+    "curation/teachers": 4_730,
     "curation/telemetry": 475,
     "curation/trust": 1_775,
     "train": 3_825,
