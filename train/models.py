@@ -64,7 +64,10 @@ def load_base(base: ModelRef, config: LmStudentConfig) -> "PreTrainedModel":
     are always float32: bfloat16 has 8 bits, and an update of AdamW below 1/256 of a weight would be rounded away (mixed
     precision with master weights; Micikevicius et al. 2018, arXiv 1710.03740).
     """
-    return load_model(base, dtype="float32" if config.lora is None else config.compute_dtype)
+    model = load_model(base, dtype="float32" if config.lora is None else config.compute_dtype)
+    if base.adapter is not None and config.lora is None:
+        model.requires_grad_()  # peft froze the weights into which it merged the adapter
+    return model
 
 
 def make_trainable(model: "PreTrainedModel", lora: LoraConfig | None) -> Any:

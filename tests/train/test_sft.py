@@ -155,6 +155,15 @@ def test_lora_saves_an_adapter_and_a_chained_one_its_merged_base(base: ModelRef,
     assert not torch.allclose(logits[0], logits[1], atol=1e-2) and not torch.allclose(logits[2], logits[3], atol=1e-2)
 
 
+def test_all_weights_of_a_base_with_an_adapter_are_trained(base: ModelRef, tmp_path: Path) -> None:
+    adapted = tuned(base, copies(16), SftConfig(global_batch_size=8, epochs=1), seed=0, output=tmp_path / "first").model
+    config = SCRATCH.model_copy(update={"epochs": 1})
+    student = tuned(adapted, copies(40), config, seed=0, output=tmp_path / "second").model
+    assert student.adapter is None
+    before, after = (load_model(ref).state_dict() for ref in (adapted, student))
+    assert before.keys() == after.keys() and not any(torch.equal(before[name], after[name]) for name in before)
+
+
 def test_over_long_rows_are_counted(base: ModelRef, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pairs = [*copies(16), Pair("abcdefgh" * 4, "a")]
     config = SCRATCH.model_copy(update={"max_length": 16, "epochs": 1})
