@@ -1,7 +1,5 @@
 """Everything that a run knows of one row: its place, prompt, labels, trust, arms."""
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from curation.arms import ARMS, REFERENCE_ARM
@@ -13,11 +11,10 @@ from curation.pipeline.grading import choose_grading_stage
 from curation.refs import TableRef, TrustRef
 from curation.stages.chooser import is_ranked_as_reference
 from curation.stages.label import Label
-from curation.stages.pool_scores import Batch, PoolScores
 from curation.stages.score import Score
 from curation.stages.select import Select
 from curation.storage.paths import Place
-from curation.tables import io, schemas
+from curation.tables import io, scans, schemas
 from curation.trust import get_trust, load_fitted
 
 TEXTS = ("completion", "label", "mean_logprob", "truncated", "error", schemas.DROPPED)
@@ -155,13 +152,9 @@ def _find_place(labels: TableRef, row_id: int, function: str) -> Json | None:
     if not own.column("label")[0].is_valid or not np.isfinite(raw):
         return None
 
-    def count(batches: Iterable[Batch]) -> tuple[int, int]:
-        above = total = 0
-        for _, raw_B in batches:
-            raw_M = raw_B[np.isfinite(raw_B)]
-            above, total = above + int((raw_M > raw).sum()), total + len(raw_M)
-        return above, total
-
-    parts = [*PoolScores(labels=labels, trust=function).mapped(count)]
-    place, num_scored = 1 + sum(above for above, _ in parts), sum(scored for _, scored in parts)
+    place, num_scored, read = 1, 0, {name: f"`{name}`" for name in columns}
+    for batch in scans.iter_table_batches(labels, read, io.make_answered_filter(labels)):
+        raw_B = trust.raw_score(batch)  # here, and not in tasks: the command joins no Ray
+        raw_M = raw_B[batch.column("label").is_valid().to_numpy(zero_copy_only=False) & np.isfinite(raw_B)]
+        place, num_scored = place + int((raw_M > raw).sum()), num_scored + len(raw_M)
     return {"raw": raw, "trust": float(trust.score(own)[0]), "place": place, "num_scored": num_scored}

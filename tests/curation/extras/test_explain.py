@@ -92,6 +92,15 @@ def test_a_row_is_told_with_trust_rank_and_cut(run: ReviewedRun) -> None:
     assert "gold                 not known (the run has no audit set)" in text
 
 
+def test_a_large_table_is_read_without_ray(run: ReviewedRun) -> None:
+    def refuse(*of: object) -> None:
+        raise AssertionError("the command joins no Ray")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("curation.tables.scans.stream_fragments", refuse)  # tasks, of more than 2^24 rows
+        assert "by score 4 of" in explain(run.directory, selected(run, "trust")[3])
+
+
 def test_rows_that_were_not_selected_unparsed_or_failed(run: ReviewedRun) -> None:
     worst = min(set(run.raw) - run.unparsed - run.failed, key=lambda row_id: run.raw[row_id])
     assert "trust                not selected (of 20 selected, cut at raw score" in explain(run.directory, worst)
