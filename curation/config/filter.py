@@ -105,7 +105,7 @@ class FilterTeacherConfig(PassConfig):
     """Settings that run the package's teacher. Decoding, states, precision and template are fixed by the package."""
 
     backend: BackendName | None = None
-    """Unset: the package's. Backends with weights (``transformers``, ``vllm``, ``auto``) may replace each other."""
+    """Unset: the package's. Backends with weights (``transformers``, ``vllm``) may replace each other."""
     model: ModelConfig | None = None
     """Where the teacher's weights are, if not where the package says; they must be the same."""
     scripted: ScriptedConfig | None = None

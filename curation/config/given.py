@@ -36,7 +36,7 @@ class ReaderConfig(Section):
 
     model: ModelConfig
     """The model that reads; it need not be the one that answered."""
-    backend: Literal["transformers", "vllm", "auto"] = "transformers"
+    backend: Literal["transformers", "vllm"] = "transformers"
     """A backend, as in ``teacher.backend``."""
     chat_template: bool = False
     """Whether the prompt is one user turn of the reader's chat template."""

@@ -20,7 +20,7 @@ from curation.registry import BACKENDS, METHODS
 Run = Any
 """A ``RunConfig``, not typed as such because ``curation.config.run`` imports this module."""
 Has = Callable[[Run, str], object]
-SCORING = ("auto", "transformers", "vllm", "scripted")
+SCORING = ("transformers", "vllm", "scripted")
 """Backends that score options in pairs, and can subtract baselines from scores."""
 LABELLING = "teacher.decoding"
 ALWAYS = ("splits.", "backend ", "the function ", "trust: ", "selection.budget.")
@@ -278,7 +278,7 @@ def _list_key_needs(run: Run) -> list[tuple[bool, str, str]]:
     """Return the needs of the keys of ``teacher``, by its backend: whether the key is set, the key, the capability."""
     teacher, backend = run.teacher, run.teacher.backend
     key = {GIVEN: "completion", ENDPOINT: "endpoint"}.get(backend)
-    is_asked = key is not None or backend == "auto" or BACKENDS[backend].weights
+    is_asked = key is not None or BACKENDS[backend].weights
     return [
         *((bool(getattr(teacher, name)), f"teacher.{name}", f"backend:{GIVEN}") for name in KEYS),
         (teacher.endpoint is not None, "teacher.endpoint", f"backend:{ENDPOINT}"),

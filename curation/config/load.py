@@ -31,7 +31,7 @@ KEPT = "config.yaml"
 """The file in a run directory with the configuration of its last run."""
 FILTERS = "package"
 """The key that every configuration of a filter has, and none of a run."""
-OURS = frozenset({"auto", "endpoint", "given", "scripted", "transformers", "vllm"})
+OURS = frozenset({"endpoint", "given", "scripted", "transformers", "vllm"})
 """Built-in backends, whose keys are known, and which take no ``options``."""
 _ABSENT = object()
 Key = tuple[str, ...]
@@ -247,7 +247,7 @@ def _iter_unread(run: RunConfig) -> Iterator[tuple[Key, str]]:
     fitted = {*find_fitted(selection.used), run.trust.kind}
     arms = [ARMS[name] for name in selection.arms]
     read: dict[Key, tuple[bool, str]] = {
-        ("teacher", "vllm"): (bool(backends & {"vllm", "auto"}) or not is_known, "backend vllm"),
+        ("teacher", "vllm"): ("vllm" in backends or not is_known, "backend vllm"),
         ("teacher", "scripted"): ("scripted" in backends or not is_known, "backend scripted"),
         ("teacher", "options"): (not is_known, "backends of your own"),
         ("signals", "second_teacher"): ("second_teacher" in asked, "the arm ensemble"),

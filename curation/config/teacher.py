@@ -24,8 +24,7 @@ from curation.registry import BACKENDS
 
 
 def _check_backend(name: str) -> str:
-    if name != "auto":
-        BACKENDS.find(name)
+    BACKENDS.find(name)
     return name
 
 
@@ -122,7 +121,7 @@ class ActorsConfig(Section):
         return make_ray_resources(self.num_cpus or 1, self.num_gpus, self.memory_gib, self.accelerator_type)
 
     def takes_all_cores(self, backend: str) -> bool:
-        """Return whether an actor takes all cores that its node has for it; ``auto`` counts as a backend that does."""
+        """Return whether an actor takes all cores that its node has for it."""
         known = BACKENDS.get(backend)
         return self.num_cpus is None and not self.num_gpus and (known is None or known.all_cores)
 
@@ -197,8 +196,7 @@ class AnswersConfig(Section):
     """
 
     backend: BackendName = "transformers"
-    """A name of ``curation.registry.BACKENDS``, or ``module:NAME`` of your own (docs/extending.md). ``auto`` takes vLLM
-    if a probe finds that it can run the model, else transformers."""
+    """A name of ``curation.registry.BACKENDS``, or ``module:NAME`` of your own (docs/extending.md)."""
     options: Json = Field(default={})
     """Settings of your own backend."""
     states: Annotated[tuple[Annotated[str, AfterValidator(check_state)], ...], DISTINCT] = ("output_last",)

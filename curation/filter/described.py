@@ -21,7 +21,7 @@ from curation.json_types import Json, JsonView
 from curation.metrics.shift import MAX_ROWS
 from curation.pipeline.roles import describe_teacher_use
 from curation.refs import ModelRef
-from curation.rundir.graph import Out, Outputs, Stage, order_stages
+from curation.rundir.graph import Outputs, Stage, order_stages
 from curation.stages.asking import GateRule, TeacherUse
 from curation.stages.label import Label, Read
 from curation.storage.paths import Place
@@ -137,9 +137,9 @@ def describe(
     ask, server = config.teacher.asking(fitted.ask).paid_in(paid), None
     if gate.rule is not None:
         ask = ask.model_copy(update={"states": gate.states})
-    model = PackagedTeacher(**vars(describe_teacher_use(teacher, ask, name="backend")), package=package.digest)
+    model = PackagedTeacher(**vars(describe_teacher_use(teacher, ask)), package=package.digest)
     if fitted.bought is not None:
-        server = describe_teacher_use(None, config.teacher.buying(fitted.bought).paid_in(paid), name="backend-server")
+        server = describe_teacher_use(None, config.teacher.buying(fitted.bought).paid_in(paid))
     looks = {rnd.name: _describe_look(config, package, rnd, gate, model, server) for rnd in rounds}
     labels = {name: label.out("labels") for name, (_, _, label) in looks.items()}
     packaged: Json = {"package": package.digest, "uri": package.uri, "allow_code": package.allow_code}
@@ -224,7 +224,6 @@ def _describe_look(
         "teacher": model,
         "fitted": {fitted.trust: package.trust},
         "sample": {"states": list(dict.fromkeys([*fitted.sample.states, *gate.inputs])), "seed": config.seed},
-        "needs": [model.backend] if isinstance(model.backend, Out) else [],
         **asking,
     }
     if server is None:

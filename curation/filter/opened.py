@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import yaml
 
@@ -24,10 +24,9 @@ from curation.pipeline.probing import NOTHING_ASKED, LeftOut, SplitRows, StageAs
 from curation.pipeline.work import Opened, joined
 from curation.refs import ModelRef
 from curation.registry import BACKENDS
-from curation.rundir.graph import Known, Out, Stage
+from curation.rundir.graph import Known, Stage
 from curation.rundir.manifest import Manifest
 from curation.sources import Assignment, Permutation, SourceFile, check_unchanged, discover
-from curation.stages.asking import choose
 from curation.stages.preview import check_pool
 from curation.storage import lease
 from curation.storage.paths import Place, require_reachable, write_atomically
@@ -248,8 +247,6 @@ def make_askings(opened: OpenedFilter, left: dict[str, int], package: TrustPacka
         stages = opened.described.rounds[rnd.name]
         stage = stages.buy or stages.label
         teacher = stage.teacher
-        if isinstance(teacher.backend, Out):
-            teacher = replace(teacher, backend=choose(teacher.ask, teacher.model).backend)
         asking = StageAsk(
             stage=stage.name,
             rows=left[rnd.name],

@@ -64,11 +64,10 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
 
     # The teacher labels the source split, and its labels are graded.
     ask = config.teacher.labelling.paid_in(str(config.directory))
-    teacher = describe_teacher_use(generation.teacher, ask, name=generation.name("backend-teacher"))
+    teacher = describe_teacher_use(generation.teacher, ask)
     unadapted = teacher
     if generation.unadapted != generation.teacher:
-        bare, name = config.teacher.ask.model_copy(update=AskConfig.BARE), generation.name("backend-teacher-unadapted")
-        unadapted = describe_teacher_use(generation.unadapted, bare, name=name)
+        unadapted = describe_teacher_use(generation.unadapted, config.teacher.ask.model_copy(update=AskConfig.BARE))
     labelled, signals = dict[str, Label | Read](), dict[str, dict[str, MeasureSignal]]()
     labelled["source"], signals["source"] = _describe_labels(generation, teacher, unadapted, "source")
     labels = {"source": labelled["source"].out("labels")}

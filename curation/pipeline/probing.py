@@ -184,12 +184,12 @@ def _make_asking(
     if model is None and stage.teacher.model is not None:
         return "its teacher does not exist yet; curate run --until makes it"
     try:
-        teacher = replace(stage.teacher, backend=resolve_outputs(stage.teacher.backend, known))
         signals = resolve_outputs(stage.signals, known)
     except Unknown as unknown:
         before = unknown.out.stage.name
-        return f"its backend or its demonstrations depend on {before}; curate run --until {before} does that"
+        return f"its demonstrations depend on {before}; curate run --until {before} does that"
     source = config.splits.named()[examples.path[-1]].source
+    teacher = stage.teacher
     is_paid = teacher.is_served and stage.decoding.temperature > 0  # the stage finds the sample's answers
     return StageAsk(
         stage=stage.name,

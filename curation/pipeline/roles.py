@@ -6,13 +6,12 @@ from dataclasses import dataclass, field, replace
 from curation import models
 from curation.activity import doing
 from curation.config import AskConfig, ModelConfig, RunConfig
-from curation.config.states import find_other_layers
 from curation.hashing import derive
 from curation.json_types import Json
 from curation.models.dtypes import resolve_compute_dtype, resolve_dtype
 from curation.refs import ModelRef
 from curation.rundir.graph import Model, Out, Position, Table
-from curation.stages.asking import SettleBackend, TeacherUse
+from curation.stages.asking import TeacherUse
 from curation.stages.overlap import FindRepeats
 from curation.stages.training import Adapt, MakeBase, Training
 
@@ -84,21 +83,10 @@ class GenerationSpec:
         return {"commit_seconds": self.config.commit_seconds, "fragment_mb": self.config.fragment_mb}
 
 
-def describe_teacher_use(model: Model | None, ask: AskConfig, *, name: str) -> TeacherUse:
-    """Return a model with its settings ``ask``; if the backend is ``auto``, the stage ``name`` chooses it."""
+def describe_teacher_use(model: Model | None, ask: AskConfig) -> TeacherUse:
+    """Return a model with its settings ``ask``."""
     ask = resolve_dtype(ask, find_checkpoint(model))
-    if ask.backend != "auto":
-        return TeacherUse(model=model, ask=ask, engine=ask, backend=ask.backend)
-    stage = SettleBackend(
-        name=name,
-        model=model,
-        engine=ask.vllm.engine,
-        num_gpus=ask.actors.num_gpus,
-        other_layers=bool(find_other_layers(ask.states)),
-        ask=ask,
-        num_rows=0,
-    )
-    return TeacherUse(model=model, ask=ask, engine=ask, backend=stage.out("backend"))
+    return TeacherUse(model=model, ask=ask, engine=ask)
 
 
 def find_checkpoint(model: Model | None) -> ModelRef | None:
@@ -167,21 +155,20 @@ def describe_helper_models(
 
     def describe(role: str, model: ModelConfig, ask: AskConfig = ask) -> TeacherUse:
         base = describe_base_model(config, model, f"gen-0/{role}-base")
-        return describe_teacher_use(base, ask, name=f"gen-0/backend-{role}")
+        return describe_teacher_use(base, ask)
 
     roles = {role: describe(role, model) for role, model in signals.models.items()}
     if signals.second_teacher is not None:
         base = describe_base_model(config, signals.second_teacher, "gen-0/second-teacher-base")
         second = describe_adapted_teacher(config, base, tables, sizes, name="gen-0/second-teacher")
-        roles["second_teacher"] = describe_teacher_use(second, ask, name="gen-0/backend-second-teacher")
+        roles["second_teacher"] = describe_teacher_use(second, ask)
     if reward is not None:
         in_words = ask.model_copy(update={"chat_template": reward.chat_template})
         if reward.kind == "verifier":
             roles["reward"] = describe("reward", reward.model, in_words)
-        else:  # its head is no backend's, so none is chosen
+        else:
             model = describe_base_model(config, reward.model, "gen-0/reward-base")
-            in_words = resolve_dtype(in_words, find_checkpoint(model))
-            roles["reward"] = TeacherUse(model=model, ask=in_words, engine=in_words, backend=ask.backend)
+            roles["reward"] = describe_teacher_use(model, in_words)
     if judge is not None:
         roles[JUDGE] = describe("judge", judge.model, ask.model_copy(update={"chat_template": judge.chat_template}))
     if teacher.reading is not None and teacher.loaded is not None:

@@ -178,7 +178,7 @@ def _describe_tests(
     config, evaluation = generation.config, generation.config.evaluation
     in_words = {"chat_template": evaluation.chat_template}
     ask = config.teacher.ask.of_weights(**in_words).model_copy(update=AskConfig.BARE)
-    students_are = describe_teacher_use(base, ask, name=generation.name("backend-student"))
+    students_are = describe_teacher_use(base, ask)
     models: dict[str, Model | TeacherUse] = {"teacher": teacher, "base": base}
     models |= {f"{prefix}{arm}": model for arm, model in students.models.items()}
     if config.teacher.given is not None and config.domain_of("test").given_labels is None:
@@ -187,16 +187,13 @@ def _describe_tests(
     known = {what: dict(tests) for what, tests in generation.tested.items()}
     for name, model in models.items():
         answering = model if isinstance(model, TeacherUse) else replace(students_are, model=model)
-        backend = answering.backend
-        if answering.model is not None and isinstance(backend, str) and not BACKENDS[backend].weights:
-            answering = replace(answering, backend="transformers")
+        if answering.model is not None and not BACKENDS[answering.backend].weights:
+            answering = answering.changed(backend="transformers")
         answering = answering.changed(**AskConfig.BARE, **({} if answering.is_served else in_words))
         own = config.domain_of("test").tested
         domain = own if name == "teacher" else get_taught_domain(config, "test").tested
 
-        # Models are asked the same way if their backends are chosen the same way, by whichever stage.
-        chosen = answering.backend if isinstance(answering.backend, str) else answering.backend.stage.inputs
-        what = fingerprint(to_plain_json(with_outs({**answering.inputs, "backend": chosen}, str), {}))
+        what = fingerprint(to_plain_json(with_outs(answering.inputs, str), {}))
         what = what if domain == own else f"{what}, by likelihood"
         if what not in known:
             known[what] = {

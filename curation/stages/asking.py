@@ -1,4 +1,4 @@
-"""Stages that ask a model: its settings, its actors, and the backend that ``auto`` resolves to."""
+"""Stages that ask a model: its settings, and its actors."""
 
 import math
 from abc import ABC, abstractmethod
@@ -12,22 +12,17 @@ from typing import ClassVar, NamedTuple, Protocol, Self
 import pyarrow as pa
 
 from curation.arrays import Bools, Floats
-from curation.cluster import nodes
 from curation.config import AskConfig, DecodingConfig
-from curation.heavy import ray
 from curation.json_types import Json, JsonView
 from curation.passes.job import ChunkWorker, PassOptions, PassResult, Row, count_errors
 from curation.passes.run import make_dataset
 from curation.refs import ModelRef, fingerprint
 from curation.registry import BACKENDS
-from curation.rundir.graph import Done, In, Inputs, Out, Stage, setting, to_plain_json
+from curation.rundir.graph import In, Inputs, Out, Stage, setting, to_plain_json
 from curation.rundir.hosts import Host
 from curation.rundir.run import Task
-from curation.stopping import wait_for_call
 from curation.tables import commits, schemas
-from curation.tasks import find_root_error
 from curation.teachers import Gate, Request
-from curation.teachers.vllm_choice import BackendChoice, choose_backend
 from curation.telemetry.metrics import Telemetry
 
 
@@ -38,7 +33,11 @@ class TeacherUse(Inputs):
     ask: AskConfig
     engine: AskConfig
     """Settings with which the model is started for all stages that ask it, with every state that any of them keeps."""
-    backend: In[str]
+
+    @property
+    def backend(self) -> str:
+        """Name of the backend in ``curation.registry.BACKENDS``."""
+        return self.ask.backend
 
     @property
     def inputs(self) -> Json:
@@ -49,7 +48,7 @@ class TeacherUse(Inputs):
     @property
     def asks(self) -> bool:
         """Whether a model answers, or something that takes as long as one."""
-        return not isinstance(self.backend, str) or BACKENDS[self.backend].asks
+        return BACKENDS[self.backend].asks
 
     @property
     def is_served(self) -> bool:
@@ -63,7 +62,7 @@ class TeacherUse(Inputs):
 
     def asked(self, decoding: DecodingConfig, *, again: int = 0) -> AskConfig:
         """Return the settings to ask the model with; ``again`` counts how often a server is asked anew by request."""
-        asked, server = self.ask.model_copy(update={"backend": self.backend, "decoding": decoding}), self.ask.endpoint
+        asked, server = self.ask.model_copy(update={"decoding": decoding}), self.ask.endpoint
         if server is None or not again:
             return asked
         return asked.model_copy(update={"endpoint": server.model_copy(update={"again": again})})
@@ -76,7 +75,7 @@ class TeacherUse(Inputs):
     def name(self) -> str:
         """Name of the adapter, the base model or the server's model, or of a backend that needs no model."""
         if self.model is None:
-            return str(self.backend) if self.ask.endpoint is None else self.ask.endpoint.model
+            return self.backend if self.ask.endpoint is None else self.ask.endpoint.model
         return self.model.adapter or self.model.base
 
     def record(self, result: PassResult) -> Json:
@@ -126,7 +125,7 @@ class AskModel(Stage):
     @contextmanager
     def passing(self, task: Task) -> Iterator[PassOptions]:
         """Yield the options of a pass, which reuses actors of the model that already run."""
-        engine, name, hold_cpus = self.teacher.started, str(self.teacher.backend), task.hosts.hold_cpus
+        engine, name, hold_cpus = self.teacher.started, self.teacher.backend, task.hosts.hold_cpus
         if not BACKENDS[name].replaceable:
             name = f"{name}-{PurePath(self.teacher.name).name}"
         idle = engine.actors.max_idle_seconds
@@ -138,21 +137,19 @@ class AskModel(Stage):
     @cached_property
     def takes(self) -> Mapping[str, float]:
         """Resources of the actors: one per chunk, within the limits of ``actors``."""
-        ask, backend = self.teacher.ask, self.teacher.backend
-        actors = ask.actors
+        ask, actors = self.teacher.ask, self.teacher.ask.actors
         chunks = actors.max if self.num_rows is None else math.ceil(self.num_rows / ask.first_chunk_rows)
         num = max(actors.min, min(actors.max, chunks))
         takes = {kind: num * amount for kind, amount in actors.each.items()}
-        all_cores = actors.takes_all_cores("auto" if isinstance(backend, Out) else backend)
-        return takes | ({"CPU": math.inf} if all_cores else {})
+        return takes | ({"CPU": math.inf} if actors.takes_all_cores(ask.backend) else {})
 
     @cached_property
     def host(self) -> Host:
         """Actors of the model, shared with models that need equal resources and concurrent calls."""
         model, engine, backend = self.teacher.model, self.teacher.engine, self.teacher.backend
         of_model = str(model) if isinstance(model, Out) else to_plain_json(model, {})
-        kind = name = fingerprint([of_model, str(backend), to_plain_json(engine, {})])
-        if isinstance(backend, str) and BACKENDS[backend].replaceable:
+        kind = name = fingerprint([of_model, backend, to_plain_json(engine, {})])
+        if BACKENDS[backend].replaceable:
             kind = fingerprint([to_plain_json(engine.actors, {}), BACKENDS[backend].calls])
         return Host(name=name, kind=kind, shared=True)
 
@@ -173,34 +170,6 @@ class RowsWorker(ChunkWorker[list[Json]]):
         note = note | count_errors(self._telemetry, (row["error"] for row in rows if row.get("error")))
         table = pa.Table.from_pylist(rows, schema=self._schema)
         return commits.write_fragment(table, self._uri, self._schema, note=note)
-
-
-class SettleBackend(Stage):
-    """A stage that chooses the backend of a model if ``teacher.backend: auto`` leaves it open (:func:`choose`)."""
-
-    Made = BackendChoice
-
-    model: In[ModelRef | None]
-    engine: Json
-    num_gpus: float
-    other_layers: bool
-    ask: AskConfig = setting()
-
-    def run(self, task: Task) -> Done:
-        """Choose the backend, and report the reason."""
-        choice = choose(self.ask, self.model)
-        task.say(f"{choice.backend}, since {choice.reason}")
-        return Done(outputs=choice, rows=0)
-
-
-def choose(ask: AskConfig, model: ModelRef | None) -> BackendChoice:
-    """Return the backend for a model, chosen where an actor would run; ``ConfigError`` for a bad engine argument."""
-    probe = ray.remote(choose_backend).options(**nodes.make_ray_options(ask.actors.each))
-    try:
-        choice: BackendChoice = wait_for_call(lambda: ray.get(probe.remote(ask, model)))
-    except ray.exceptions.RayTaskError as error:
-        raise find_root_error(error) from None
-    return choice
 
 
 class LabelGate(Gate, Protocol):

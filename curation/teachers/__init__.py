@@ -137,8 +137,8 @@ def load_teacher(config: AskConfig, model: ModelRef | None) -> Teacher:
 
 
 def can_gate(backend: str) -> bool:
-    """Return whether teachers of a backend take a gate: custom ones need not, and ``auto`` chooses one that does."""
-    return backend == "auto" or "gate" in signature(load_code(BACKENDS[backend].made_by).label).parameters
+    """Return whether teachers of a backend take a gate: custom ones need not."""
+    return "gate" in signature(load_code(BACKENDS[backend].made_by).label).parameters
 
 
 def get_engine_key(config: AskConfig) -> Json:
@@ -152,6 +152,6 @@ def _load_class(config: AskConfig) -> Any:
 
 def get_state_width(config: AskConfig, model: ModelRef | None) -> int:
     """Return the width of a hidden state, from the model or a backend without weights, without loading a teacher."""
-    if model is not None and (config.backend == "auto" or BACKENDS[config.backend].weights):
+    if model is not None and BACKENDS[config.backend].weights:
         return get_state_size(model, config.states)
     return int(_load_class(config).width(config))

@@ -31,7 +31,7 @@ from curation.heavy import transformers
 from curation.models import merged
 from curation.models.loading import from_pretrained, get_first_line, make_engine_arguments, set_environment
 from curation.refs import ModelRef
-from curation.teachers.vllm_choice import CONFIG, TESTED
+from curation.teachers.vllm_names import CONFIG, TESTED
 from curation.teachers.vllm_tap import Collected
 
 OWN = ("model", "tokenizer", "revision", "tokenizer_revision", "dtype", "worker_cls", "disable_log_stats")

@@ -10,7 +10,7 @@ from typing import Any
 from vllm.platforms import current_platform
 
 from curation.config.states import find_other_layers
-from curation.teachers.vllm_choice import CONFIG, can_give_layers, find_missing_attributes
+from curation.teachers.vllm_names import CONFIG, can_give_layers, find_missing_attributes
 from curation.teachers.vllm_tap import Collected, Tap
 
 if current_platform.is_cpu():

@@ -13,8 +13,8 @@ from curation.domains import get_domain
 from curation.errors import ConfigError, ModelError
 from curation.models import create, resolve
 from curation.models.loading import ENVIRONMENT
-from curation.teachers import load_teacher, vllm_engine
-from curation.teachers.vllm_choice import choose_backend, find_missing_attributes
+from curation.teachers import vllm_engine
+from curation.teachers.vllm_names import find_missing_attributes
 from tests.with_vllm.conftest import SHAPE, start, teacher_config
 from tests.with_vllm.engines import close_all
 from tests.with_vllm.test_vllm_teacher import LETTERS, TEXTS, both, with_options
@@ -98,29 +98,6 @@ def test_a_model_that_vllm_cannot_run_is_refused(tmp_path_factory):
     with pytest.raises(ModelError, match="vLLM's engine did not start") as refused:
         start(ref)
     assert refused.type is ModelError, "another process would refuse it, too"
-
-
-def test_auto_falls_back_where_vllm_has_no_such_model(tmp_path_factory, requests):
-    ref = scratch(tmp_path_factory, "biogpt", hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
-    config = teacher_config(ref, backend="auto")
-    choice = choose_backend(config, ref)
-    assert choice.backend == "transformers"
-    assert "it has no model of its own called BioGptForCausalLM" in choice.reason
-    chosen = config.model_copy(update={"backend": choice.backend})
-    batches = load_teacher(chosen, ref).label(requests[:3], DecodingConfig(max_tokens=2), seed=0)
-    assert sum(batch.num_rows for batch in batches) == 3
-
-
-def test_auto_takes_vllm_where_its_probe_answers(model):
-    choice = choose_backend(teacher_config(model, backend="auto"), model)
-    assert choice.backend == "vllm"
-    assert "runs Qwen3ForCausalLM on cpu" in choice.reason
-    gpus = teacher_config(model, backend="auto", actors={"num_gpus": 1})
-    assert choose_backend(gpus, model)[0] == "transformers"
-    with pytest.raises(ConfigError, match="did you mean 'max_num_seqs'"):
-        choose_backend(teacher_config(model, backend="auto", vllm={"engine": {"max_seqs": 1}}), model)
-    named = teacher_config(model, backend="transformers")
-    assert choose_backend(named, model) == ("transformers", "teacher.backend names it")
 
 
 def test_an_adapter_of_another_base_is_refused(tmp_path_factory, adapter):

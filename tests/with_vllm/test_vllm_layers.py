@@ -7,7 +7,6 @@ from curation.errors import ModelError
 from curation.models import create, load_model, resolve
 from curation.teachers import Request, load_teacher
 from curation.teachers import vllm as vllm_teacher
-from curation.teachers.vllm_choice import choose_backend
 from tests.with_vllm.conftest import SHAPE, start, teacher_config
 from tests.with_vllm.engines import close_all
 from tests.with_vllm.test_vllm_teacher import LETTERS, TEXTS, both, rows_of, spy, with_options
@@ -79,32 +78,17 @@ def test_layers_of_options_equal_transformers(pair, requests, monkeypatch):
     assert any(part.tries for _, _, part in scored)
 
 
-def test_layers_that_vllm_does_not_give_are_refused_and_auto_takes_transformers(tmp_path_factory, requests):
+def test_layers_that_vllm_does_not_give_are_refused(tmp_path_factory):
     """GPT-2 is a model of vLLM's that lacks the interface."""
     ref = deep_model(tmp_path_factory, "gpt2", n_embd=64, n_layer=3, n_head=2, n_positions=96)
     states = ("layer1_output_last",)
     with pytest.raises(ModelError, match="which vLLM's GPT2LMHeadModel does not give; set "):
         start(ref, states=states)
-    config = teacher_config(ref, backend="auto", states=states)
-    choice = choose_backend(config, ref)
-    assert choice == (
-        "transformers",
-        "vLLM cannot run here: its GPT2LMHeadModel gives no states of other layers than the last",
-    )
-    assert choose_backend(teacher_config(ref, backend="auto"), ref).backend == "vllm"
-    taken = load_teacher(config.model_copy(update={"backend": choice.backend}), ref)
-    batches = taken.label(requests[:3], DecodingConfig(max_tokens=2), seed=0)
-    assert sum(batch.num_rows for batch in batches) == 3
 
 
 def test_a_layer_that_the_model_lacks_is_refused_before_the_engine_starts(deep):
     with pytest.raises(ModelError, match="'layer4_output_last' asks for layer 4 of a model that has 4"):
         start(deep, states=("layer4_output_last",))
-
-
-def test_auto_takes_vllm_for_layers_that_it_gives(deep):
-    choice = choose_backend(teacher_config(deep, backend="auto", states=MANY), deep)
-    assert choice.backend == "vllm"
 
 
 def test_layers_of_two_tensor_parallel_ranks(deep, requests, monkeypatch):

@@ -130,7 +130,7 @@ def settle(inputs: FilterInputs) -> FilterGate:
         full_threshold=float(np.float32(goal["trust"])) if "trust" in goal else None,
         loss=goal["loss"],
         confidence=goal["confidence"],
-        fed_twice=max(BACKENDS[name].fed_twice for name in (BACKENDS if backend == "auto" else [backend])),
+        fed_twice=BACKENDS[backend].fed_twice,
     )
     words = describe_first_cut(found)
 

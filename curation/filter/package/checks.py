@@ -85,7 +85,7 @@ def _find_other_answers(package: TrustPackage, runs: FilterTeacherConfig) -> Ite
                 "package has it"
             )
     backends = {runs.backend or fitted.backend, fitted.backend}
-    loads_weights = all(name == "auto" or (name in list(BACKENDS) and BACKENDS[name].weights) for name in backends)
+    loads_weights = all(name in list(BACKENDS) and BACKENDS[name].weights for name in backends)
     if len(backends) > 1 and not loads_weights:
         yield (
             f"answers of the backend {fitted.backend}, and teacher.backend is {runs.backend}; only backends that load "

@@ -119,7 +119,7 @@ def test_settings_that_do_not_go_with_several_labels_are_refused():
     states = {"backend": "scripted", "states": ["output_last", "option2_output_last"]}
     assert "leave those of further options out of teacher.states" in told(teacher=states)
     given = {"backend": "given", "completion": "answer", "confidence": ["sure"]}
-    assert "domain.multi needs scores of options, which the backends auto, transformers," in told(teacher=given)
+    assert "domain.multi needs scores of options, which the backends transformers," in told(teacher=given)
 
 
 def test_the_classes_of_a_column_of_sets():

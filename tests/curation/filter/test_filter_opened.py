@@ -1,6 +1,5 @@
 """What a filter refuses, its plan refuses first: before Ray is started, a row is labelled or a file is written."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,11 +14,11 @@ from curation.config.filter import FilterConfig
 from curation.config.load import load_filter
 from curation.errors import BudgetError, ClusterError, SourceError
 from curation.filter import described
-from curation.filter.described import choose_pooled, describe
+from curation.filter.described import choose_pooled
 from curation.filter.opened import look
 from curation.filter.package.folder import TrustPackage, copy_package
 from curation.filter.run import run_filter
-from curation.rundir.graph import list_awaited, make_cache_key, resolve_outputs
+from curation.rundir.graph import make_cache_key
 from curation.storage.paths import to_place
 
 BAD = tuple(range(6))
@@ -112,17 +111,3 @@ def test_labels_depend_on_the_package_and_not_on_where_or_how_its_teacher_runs(p
     changed = {name for name, value in key(other).items() if value != found[name]}
     assert changed == {"package"}  # the same fit, with another sample
     assert {name for name, value in key(package, "seed=1").items() if value != found[name]} == {"seed", "sample"}
-
-
-def test_a_teacher_whose_backend_is_open_labels_once_that_is_settled(package: TrustPackage, tmp_path: Path):
-    write_pool(tmp_path / "pool" / "a.jsonl", 40)
-    config = config_of(package, tmp_path, {"n": 5})
-    ask = package.description.ask.model_copy(update={"backend": "auto"})
-    is_open = replace(package, description=package.description.model_copy(update={"ask": ask}))
-    opened = look(config)
-    described = describe(config, is_open, None, opened.rounds, made=None, recut=False, gate=opened.gate)
-    label = described.rounds["0000"].label
-    assert list_awaited(label) == ["pool-0000", "backend"]
-    known = {"pool-0000": {"pool": {"uri": "pool", "version": 1}}, "backend": {"backend": "transformers", "reason": ""}}
-    assert make_cache_key(label, known)["backend"] == "auto"
-    assert resolve_outputs(label.teacher, known).backend == "transformers"

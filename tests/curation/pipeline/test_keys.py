@@ -36,7 +36,6 @@ RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "grpo": ("examples/grpo.yaml", ()),
     "chain": ("examples/quickstart.yaml", CHAIN),
     "search and judge": ("examples/quickstart.yaml", ("trust.search=true", JUDGE)),
-    "settled": ("examples/quickstart.yaml", ("teacher.backend=auto",)),
     "scored as labelled": ("examples/quickstart.yaml", ("teacher.store_states=false",)),
 }
 

@@ -78,8 +78,6 @@ def test_a_model_that_is_asked_the_same_way_twice_is_tested_once() -> None:
     other = asking(config(STUDENT, TEACHER, teacher={"model": {"path": TEACHER}}))
     assert {"gen-0/test-teacher", "gen-0/test-base"} < set(other) and "gen-1/test-base" not in other  # the teacher's
     assert "gen-0/test-base" not in asking(config(TEACHER))
-    auto = asking(config(STUDENT, STUDENT, teacher={"model": {"path": TEACHER}, "backend": "auto"}))
-    assert "gen-0/test-base" in auto and "gen-1/test-base" not in auto
     # From scratch every generation has a base of its own; another recipe makes another teacher.
     init = {"init": {"hidden_size": 8, "num_layers": 1}}
     assert "gen-1/test-base" in asking(config(init, init))

@@ -51,20 +51,3 @@ def test_a_student_that_teaches_is_asked_as_the_base_that_it_was_trained_from():
     assert asked_model(label) == "gen-0/student-trust: model"
     assert asked_model(signal) == Path(BASES[0]["student"]["path"]).name == "student"
     assert "verbalized_confidence" not in label.signals
-
-
-def test_the_backend_of_the_model_before_adaptation_is_settled_once():
-    budget = {"threshold": 0.5, "reference": "verbalized_confidence"}
-    stages = by_name(
-        config(
-            1,
-            teacher={**CONFIG["teacher"], "backend": "auto"},
-            splits=CONFIG["splits"] | {"calibration": {"from": "puzzles", "rows": 10}},
-            selection={"budget": budget, "arms": ARMS},
-            chain={},
-        )
-    )
-    settled = stages["gen-0/backend-teacher-unadapted"]
-    signals = [stage for name, stage in stages.items() if "signal-verbalized_confidence" in name]
-    assert signals and {stage.teacher.backend.stage for stage in signals} == {settled}
-    assert stages["gen-0/label-pool"].teacher.backend.stage is not settled

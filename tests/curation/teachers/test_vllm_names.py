@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 from curation import teachers
-from curation.teachers.vllm_choice import RUNNER, STEP
+from curation.teachers.vllm_names import RUNNER, STEP
 
 FOLDER = Path(teachers.__file__).parent
 
