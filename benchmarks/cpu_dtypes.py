@@ -1,4 +1,4 @@
-"""Number types of a model on a CPU: costs of labelling in float32 and in bfloat16, and the choice of ``auto``.
+"""Number types of a model on a CPU: costs of labelling in float32 and in bfloat16.
 
     python -m benchmarks.cpu_dtypes MODEL [--isa avx2]
 
@@ -66,10 +66,6 @@ def measure(model: str, dtype: str, isa: str) -> tuple[float, list[list[float]]]
 @click.option("--pairs", default=3, show_default=True)
 def main(model: str, isa: str, pairs: int) -> None:
     """Compare the two types."""
-    from curation.config import AskConfig
-    from curation.models import resolve
-    from curation.models.dtypes import resolve_dtype, settle_cpus
-
     ratios = []
     for _ in range(pairs):
         (whole, exact), (half, rounded) = (measure(model, dtype, isa) for dtype in ("float32", "bfloat16"))
@@ -85,8 +81,6 @@ def main(model: str, isa: str, pairs: int) -> None:
         )
     ratios.sort()
     print(f"CPU time of bfloat16 over float32: {ratios[len(ratios) // 2]:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
-    settle_cpus(None)
-    print(f"dtype: auto takes {resolve_dtype(AskConfig(), resolve(model)).dtype} where this CPU asks the model")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from curation.features import parts
 from curation.json_types import Json
 from curation.metrics import Estimate
 from curation.metrics.totals import make_exact
-from curation.models.dtypes import settle_cpus
 from curation.pipeline.forecasting import Basis, Forecast, count_rows_left, estimate, estimate_run, forecast_run
 from curation.pipeline.grading import require_checkers
 from curation.pipeline.growth import describe_growth, find_deals
@@ -176,7 +175,6 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     check_students(config)
     manifest = Manifest.load(config.directory)
     manifest.require_current()
-    settle_cpus(manifest.bfloat16_on_cpus)
     deals, known = find_deals(config, manifest), manifest.source_files
     files = {name: discover(source, known.get(name, ())) for name, source in config.sources.items()}
     for name, items in files.items():

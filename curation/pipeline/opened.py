@@ -19,7 +19,6 @@ from curation.errors import ConfigError, SourceError
 from curation.escaping import quote_text
 from curation.features import iter_found
 from curation.json_types import JsonView
-from curation.models.dtypes import settle_cpus
 from curation.pipeline.chain import Chain, describe
 from curation.pipeline.grading import require_checkers
 from curation.pipeline.growth import Deals, Files, describe_growth, find_deals, get_rows_identity
@@ -96,7 +95,6 @@ def open_run(config: RunConfig, *, guard: lease.Guard = lease.guard_nothing) -> 
     require_checkers(config)
     manifest = Manifest.load(config.directory, guard=guard)
     manifest.require_current()
-    manifest.bfloat16_on_cpus = settle_cpus(manifest.bfloat16_on_cpus)
     deals, known = find_deals(config, manifest), manifest.source_files
     files = {name: discover(source, known.get(name, ())) for name, source in config.sources.items()}
     for name in files:

@@ -23,13 +23,10 @@ from curation.errors import ConfigError
 from curation.heavy import torch
 from curation.models.dtypes import (
     AUTO,
-    FLAGS,
     HALF,
     HALF_TRAINING,
-    find_bfloat16_flag,
     read_own_dtype,
     resolve_dtype,
-    takes_bfloat16_on_cpus,
 )
 from curation.models.own_code import read_model_file
 from curation.signals import label_request
@@ -70,26 +67,16 @@ def iter_student_steps(config: RunConfig, num_pool: int) -> Iterator[str]:
 
 
 def iter_type_lines(config: RunConfig) -> Iterator[str]:
-    """Yield a line on the type in which each model answers if it is ``auto``, and one for bfloat16 on a slow CPU."""
+    """Yield a line on the type in which each model answers if it is ``auto``."""
     teacher, gpus = config.teacher, config.teacher.actors.num_gpus
-    if not config.models:
+    if not config.models or teacher.dtype != AUTO:
         return
-    if teacher.dtype == "bfloat16" and not gpus and find_bfloat16_flag() is None:
-        yield (
-            "teacher.dtype: bfloat16 takes several times as long as float32 on this processor, which has no "
-            f"instructions for it ({', '.join(FLAGS)}); set auto, or actors.num_gpus"
-        )
-    if teacher.dtype != AUTO:
-        return
-    is_fast = not gpus and takes_bfloat16_on_cpus()
     roles: dict[str, list[str]] = {}
     for role, model in config.models.items():
-        ref = None if model.path is None or not (gpus or is_fast) else models.pin_model(model)
+        ref = None if model.path is None or not gpus else models.pin_model(model)
         roles.setdefault(resolve_dtype(teacher, ref).dtype, []).append(role)
     words = "; ".join(f"{dtype} ({', '.join(of)})" for dtype, of in roles.items())
     why = "by config.json of each" if gpus else "since no GPU is asked for"
-    if is_fast and "bfloat16" in roles:
-        why = f"by config.json of each and the processor's {find_bfloat16_flag() or 'on which the run began'}"
     yield f"teacher.dtype: auto is {words}, {why} (actors.num_gpus: {gpus:g})"
 
 
@@ -200,9 +187,8 @@ def iter_processes(config: RunConfig, read: Callable[[ModelConfig], Checkpoint |
     sizes = {role: (path, found) for role, (path, model) in named.items() if (found := read(model)) is not None}
     ask = config.teacher
     gpus, ranks = ask.actors.num_gpus, int(ask.vllm.engine.get("tensor_parallel_size", 1))
-    half = HALF if gpus else HALF_TRAINING
     for role, (path, found) in sizes.items():
-        dtype = _choose_type(ask.dtype, found, half if gpus or takes_bfloat16_on_cpus() else ())
+        dtype = _choose_type(ask.dtype, found, HALF if gpus else ())
         yield Process(
             f"an actor with the {role}",
             path,

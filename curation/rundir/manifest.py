@@ -38,7 +38,7 @@ from curation.storage.lease import Guard, guard_nothing
 from curation.storage.paths import Place, Remote, require_reachable, to_place, write_atomically
 
 FORMAT = 6
-_KEPT = ("identity", "files", "deals", "attempts", "made", "asked_again", "bfloat16_on_cpus")
+_KEPT = ("identity", "files", "deals", "attempts", "made", "asked_again")
 """Fields of a manifest that its file holds as they are."""
 _HEAD, _NO_DIGEST = '{\n "digest": "', "0" * 64
 
@@ -87,9 +87,6 @@ class Manifest:
     made: list[str] = field(default_factory=list)
     """The directories of all stages begun here, also with earlier settings, relative to the run directory. `curate
     clean` removes no others."""
-    bfloat16_on_cpus: bool | None = None
-    """Whether ``dtype: auto`` is bfloat16 on CPUs, by the processor on which the run began
-    (:mod:`curation.models.dtypes`); ``None`` until this is decided."""
     format: int = FORMAT
     """The format in which the manifest was read."""
     guard: Guard = guard_nothing
@@ -130,7 +127,7 @@ class Manifest:
             }
             if lacks := {"identity", "files"} - raw.keys():
                 raise KeyError(*lacks)
-            kept = {"bfloat16_on_cpus": False, **{name: raw[name] for name in _KEPT if name in raw}}
+            kept = {name: raw[name] for name in _KEPT if name in raw}
             manifest = cls(directory, **kept, stages=stages, token=written.token, guard=guard)
             manifest.format = raw.get("format", 1)
             manifest._require_inside()
@@ -306,7 +303,6 @@ class Manifest:
             "format": FORMAT,
             "versions": dict(find_versions()),
             **{name: getattr(self, name) for name in _KEPT},
-            "bfloat16_on_cpus": bool(self.bfloat16_on_cpus),
             "stages": to_record({name: vars(record) for name, record in self.stages.items()}, self.directory),
         }
         path, text = self.directory / "manifest.json", sign_text(json.dumps(value, indent=1))

@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from built import saved_run
 
 from curation.config import AskConfig
 from curation.config.load import parse_config
 from curation.config.teacher import AnswersConfig
 from curation.errors import ModelError
-from curation.models.dtypes import choose_dtype, find_bfloat16_flag, read_own_dtype, resolve_dtype, settle_cpus
+from curation.models.dtypes import choose_dtype, read_own_dtype, resolve_dtype
 from curation.pipeline.chain import describe
 from curation.pipeline.extending import describe_analysis
 from curation.pipeline.outlook import iter_type_lines
@@ -146,62 +145,3 @@ def test_on_gpus_each_model_is_asked_in_its_own_type(tmp_path: Path) -> None:
     roles = "teacher, student 0, student 1, reward model"
     assert lines[0] == f"teacher.dtype: auto is float32 ({roles}), since no GPU is asked for (actors.num_gpus: 0)"
     assert len(lines) == 1
-
-
-@pytest.mark.parametrize(
-    ("cpuinfo", "flag"),
-    [
-        ("flags\t\t: fpu avx2 avx512f\n", None),
-        ("flags\t\t: fpu avx512f avx512_bf16\n", "avx512_bf16"),
-        ("flags\t\t: amx_bf16 amx_tile\n", "amx_bf16"),
-        ("Features\t: fp asimd bf16\n", "bf16"),
-        ("model name\t: avx512_bf16\n", None),
-    ],
-)
-def test_the_flag_of_a_processor_that_computes_bfloat16(tmp_path: Path, cpuinfo: str, flag: str | None) -> None:
-    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{cpuinfo}")
-    assert find_bfloat16_flag(tmp_path / "cpuinfo") == flag
-    assert find_bfloat16_flag(tmp_path / "none") is None
-
-
-@pytest.fixture
-def bfloat16_teacher(tmp_path: Path) -> dict[str, Any]:
-    """A run whose teacher's checkpoint names bfloat16."""
-    base = tmp_path / "teacher"
-    base.mkdir()
-    for file in Path(BASES["teacher"]).iterdir():
-        (base / file.name).symlink_to(file)
-    (base / "config.json").unlink()
-    config = json.loads((Path(BASES["teacher"]) / "config.json").read_text()) | {"dtype": "bfloat16"}
-    (base / "config.json").write_text(json.dumps(config))
-    return configuration(tmp_path, {}, {"teacher": str(base), "student": BASES["student"]})
-
-
-@pytest.mark.parametrize("flag", [None, "avx512_bf16"])
-def test_a_run_keeps_the_type_that_its_first_processor_was_fast_at(
-    monkeypatch: pytest.MonkeyPatch, bfloat16_teacher: dict[str, Any], flag: str | None
-) -> None:
-    def label_types() -> set[str]:
-        stages = saved_run(parse_config(bfloat16_teacher)).stages
-        return {stage.inputs["ask"].dtype for stage in stages if stage.name.startswith("gen-0/label")}
-
-    monkeypatch.setattr("curation.models.dtypes.find_bfloat16_flag", lambda: flag)
-    dtype = "float32" if flag is None else "bfloat16"
-    assert label_types() == {dtype}
-    lines = [*iter_type_lines(parse_config(bfloat16_teacher))]
-    assert any(line.startswith("teacher.dtype: auto is") and f"{dtype} (teacher" in line for line in lines)
-    monkeypatch.setattr("curation.models.dtypes.find_bfloat16_flag", lambda: None if flag else "amx_bf16")
-    assert label_types() == {dtype}  # resumed on a processor of the other kind
-    settle_cpus(False)
-
-
-def test_bfloat16_on_a_processor_without_it_is_a_line(
-    monkeypatch: pytest.MonkeyPatch, bfloat16_teacher: dict[str, Any]
-) -> None:
-    bfloat16_teacher["teacher"]["dtype"] = "bfloat16"
-    config = parse_config(bfloat16_teacher)
-    monkeypatch.setattr("curation.pipeline.outlook.find_bfloat16_flag", lambda: "amx_bf16")
-    assert not any("takes several times as long" in line for line in iter_type_lines(config))
-    monkeypatch.setattr("curation.pipeline.outlook.find_bfloat16_flag", lambda: None)
-    (line,) = [line for line in iter_type_lines(config) if "takes several times as long" in line]
-    assert line.startswith("teacher.dtype: bfloat16 ") and line.endswith("set auto, or actors.num_gpus")
