@@ -69,7 +69,6 @@ def format_arms(content: Json) -> str:
             f"{format_percent_interval(arm.get('accuracy')):<24}{'' if recovery is None else f'{recovery:.2f}':>9}  "
             f"{'' if p_value is None else f'{p_value:.3g}':>13}"
         )
-    lines += [f"{arm['name']:<26}dropped out: {arm['why']}" for arm in content.get("dropped") or []]
     return "\n".join(lines)
 
 

@@ -84,7 +84,6 @@ def describe_status(shown: Shown) -> list[str]:
             "rows": record.rows,
             "seconds": record.seconds,
             "stale": "" if name not in states or states[name].state == "done" else states[name].words,
-            "dropped": record.outputs.get("dropped") or {},
         }
         for name in states or manifest.stages
         if (record := manifest.stages.get(name)) is not None

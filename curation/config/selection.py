@@ -179,7 +179,7 @@ class CoreSelection(Section):
     )
     """Names of ``curation.arms.ARMS``, or ``module:NAME`` of your own (docs/extending.md). Unset, ``splits.audit`` adds
     ``trust_gold`` and ``ground_truth``, which show the cost of wrong labels and of the choice of rows. An arm whose
-    signal gives no readable value for any row drops out: the run goes on without it, and log and report say why."""
+    signal gives no readable value for any row ends the run before any row is selected."""
     difficulty_bins: PositiveInt = 10
     """Number of difficulty bins of about equal size for the stratified arms; unknown difficulty has a further bin."""
     gold_rollouts: GoldRolloutsConfig = GoldRolloutsConfig()

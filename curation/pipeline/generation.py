@@ -148,7 +148,6 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         "formats": {arm: selected.out("arms", arm) for arm in selecting},
         "budget": selected.out("budget"),
         "unseen": selected.out("unseen").or_none,
-        "dropped": selected.value("dropped"),
     }
 
     # If they are pairs, they are written as chosen and rejected answers.
@@ -156,8 +155,7 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
     if get_preference_function(get_domain(config.domain_of("pool"))) is not None:
         pairs = WritePreferences(
             **generation.place("preferences", "pool", num_rows=num_selected),
-            selected={arm: table.or_none for arm, table in record["selections"].items()},
-            dropped=selected.value("dropped"),
+            selected=record["selections"],
             pool=tables["pool"],
             domain=config.domain_of("pool"),
         )

@@ -342,8 +342,7 @@ def _explain_end(generations: Sequence[Fields], known: Known, num_reached: int) 
     if num_reached == len(generations):
         return None
     why = known[generations[num_reached]["budget"].stage.name]
-    if not isinstance(why, Skipped):  # it is reached, and no arm is left
-        return str(why["absent"]["budget"])
+    assert isinstance(why, Skipped), "a generation that is not reached is skipped"
     before = resolve_present({"budget": generations[num_reached - 1]["budget"]}, known) if num_reached else {}
     if before and before["budget"]["n"] == 0:
         last = num_reached - 1

@@ -84,7 +84,6 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "repeats": dict(record.repeats),
         **students,
         "students": tested.collect_further_students(run, record, chosen, selected),
-        "dropped": [{"name": arm, "why": why} for arm, why in record.dropped.items()],
         "asked_unlike": tested.explain_unlike(run.config),
         "diversity": varied,
         "classes": classes,

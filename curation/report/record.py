@@ -95,8 +95,6 @@ class GenerationRecord:
     """Measured shares of foreign rows that pass the cut (``curation.stages.shift.describe_foreign``), by arm."""
     unseen: JsonView | None = None
     """``curation.domains.class_counts.UnseenLabels`` as JSON, or ``None`` without such labels or with open ones."""
-    dropped: Mapping[str, str] = field(default_factory=dict)
-    """Arms that dropped out because they could not be measured, with the reason in words."""
     preferences: Mapping[str, JsonView] = field(default_factory=dict)
     """``curation.stages.select.WrittenRows`` as JSON, by arm; empty if the pool's rows are no pairs."""
     further_tests: Mapping[str, Mapping[str, Sequence[TableRef]]] = field(default_factory=dict)

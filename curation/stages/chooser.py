@@ -78,26 +78,19 @@ def is_ranked_as_reference(arm: Arm, selection: SelectionConfig) -> bool:
     return arm.ranked and arm.trust == ARMS[selection.budget.reference].trust
 
 
-def select_measurable(choice: ChoiceInputs) -> tuple[ChoiceInputs, dict[str, str]]:
-    """Return a selection by the arms whose signals have readable values, and by arm why each other one drops out.
-
-    ``RunFailedError`` is raised for the arm by which the budget is counted.
-    """
-    selection, dropped = choice.selection, dict[str, str]()
+def require_measurable(choice: ChoiceInputs) -> None:
+    """Raise ``RunFailedError`` if an arm is ranked by a signal that has no readable value in any row."""
     names, count = io.open_table(choice.labels).schema.names, cache(partial(io.count, choice.labels))
-    for name in dict.fromkeys(selection.used):
+    for name in dict.fromkeys(choice.selection.used):
         signal = ARMS[name].signal
         if signal is None or signal.column not in names or count(f"`{signal.column}` IS NOT NULL"):
             continue
         if num_rows := count(LABELLED):
-            dropped[name] = f"none of {num_rows:,} rows gave a value that can be read"
-    if (reference := selection.budget.reference) in dropped:
-        raise RunFailedError(
-            f"the arm {reference} cannot be measured: {dropped[reference]}; selection.budget.reference names it: look "
-            "at the model and its answers, or name another arm"
-        )
-    arms = tuple(name for name in selection.arms if name not in dropped)
-    return replace(choice, selection=selection.model_copy(update={"arms": arms})), dropped
+            raise RunFailedError(
+                f"the arm {name} cannot be measured: none of {num_rows:,} rows gave a value that can be read; look at "
+                "the model and its answers, or take the arm out of selection.arms (and selection.budget.reference): "
+                "the labels stay, and the same command goes on"
+            )
 
 
 class SelectJob(ChoiceInputs):

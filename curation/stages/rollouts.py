@@ -30,7 +30,7 @@ from curation.selection import Candidates
 from curation.selection.top_n import TopN
 from curation.signals import label_request
 from curation.stages.asking import AskModel, RowsWorker
-from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, select_measurable
+from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, require_measurable
 from curation.stages.gold import GoldRollouts, GoldTexts, Limit, decide
 from curation.stages.rows import read_ids
 from curation.stages.select import compute_budget
@@ -69,8 +69,8 @@ class RollOut(AskModel):
 
     def run(self, task: Task) -> Done:
         """Decide which completions gold arms train on, and sample rollouts if they need them."""
-        choice, texts = select_measurable(self.choice)[0], GoldTexts(source="answer")
-        job = SelectJob(**vars(choice), texts=texts, teacher=self.teacher.model, generation=0)
+        require_measurable(self.choice)
+        job = SelectJob(**vars(self.choice), texts=GoldTexts(source="answer"), teacher=self.teacher.model, generation=0)
         settings = job.selection.gold_rollouts
         fields = self.teacher_fields(task)
         fields["decoding"] = self.decoding.model_copy(update={"temperature": settings.temperature})

@@ -9,7 +9,7 @@ them too. All arms skip rows that are too long for the student, so each trains o
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
@@ -25,13 +25,13 @@ from curation.config import DomainConfig
 from curation.domains import Example, get_domain, get_preference_function
 from curation.domains.class_counts import UnseenLabels, count_unseen
 from curation.domains.given import Format
-from curation.errors import BudgetError, CurationError, RunFailedError
+from curation.errors import BudgetError, CurationError
 from curation.hashing import derive
 from curation.json_types import Json
 from curation.refs import ListDigest, ModelRef, TableRef
 from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task
-from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, resolve, select_measurable
+from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, require_measurable, resolve
 from curation.stages.gold import GoldTexts, measure_weak_format
 from curation.stages.pool_scores import LAST, ComputedBudget
 from curation.stages.rows import PART_ROWS, read_sorted_ids
@@ -82,18 +82,13 @@ class Selection(WrittenRows):
 
 
 class Select(Stage):
-    """A stage that selects rows of the pool for every arm by one budget, and writes each selection.
-
-    An arm whose signal could not be read for any row drops out: it selects nothing and has no student.
-    """
+    """A stage that selects rows of the pool for every arm by one budget, and writes each selection."""
 
     class Made(NamedTuple):
-        budget: Json | None
+        budget: Json
         arms: dict[str, Selection]
         rows_of: dict[str, TableRef | None]
         """The tables by arm, None for an arm that selected nothing and thus has no student."""
-        dropped: dict[str, str]
-        absent: dict[str, str]
         unseen: UnseenLabels | None = None
         """Labels of the pool that no labelled row has, or None if all are seen, or labels are an open set."""
 
@@ -107,18 +102,8 @@ class Select(Stage):
     def run(self, task: Task) -> Done:
         """Select each arm's rows, and report the selections."""
         texts = GoldTexts.from_json(self.texts)
-        choice, dropped = select_measurable(self.choice)
-        for arm, why in dropped.items():
-            task.say(f"the arm {arm} drops out: {why}")
-            task.manifest.event("dropped", stage=task.name, arm=arm, why=why)
-        if not choice.selection.arms:  # it ends a chain after its first generation, and fails in it
-            text = "; ".join(f"{arm}: {why}" for arm, why in dropped.items())
-            if not self.generation:
-                raise RunFailedError(f"no arm of selection.arms can be measured ({text}); add an arm, e.g. trust")
-            why = f"no arm of generation {self.generation} can be measured ({text})"
-            absent = describe_absent_arms(dropped) | {"budget": why}
-            return Done(outputs=self.Made(budget=None, arms={}, rows_of={}, dropped=dropped, absent=absent), rows=0)
-        job = SelectJob(**vars(choice), texts=texts, teacher=self.teacher, generation=self.generation)
+        require_measurable(self.choice)
+        job = SelectJob(**vars(self.choice), texts=texts, teacher=self.teacher, generation=self.generation)
         unseen = None if job.seen is None else count_unseen(job.labels, job.seen)
         unseen = unseen if unseen is not None and unseen.num_rows else None
         if unseen is not None:
@@ -138,8 +123,6 @@ class Select(Stage):
             budget=budget.to_json(),
             arms={selection.arm: selection for selection in selections},
             rows_of={selection.arm: selection.table if selection.num_rows else None for selection in selections},
-            dropped=dropped,
-            absent=describe_absent_arms(dropped),
             unseen=unseen,
         )
         return Done(outputs=made, rows=sum(selection.num_rows for selection in selections))
@@ -328,14 +311,11 @@ class WritePreferences(Stage):
 
     class Made(NamedTuple):
         arms: dict[str, WrittenRows]
-        """The pairs of the arms that did not drop out (schema ``schemas.PREFERENCES``)."""
+        """The pairs of the arms (schema ``schemas.PREFERENCES``)."""
         rows_of: dict[str, TableRef | None]
         """The tables by arm, None for an arm that selected nothing and thus has no student."""
-        absent: dict[str, str]
 
-    selected: InEach[TableRef | None]
-    """Selections by arm, None for an arm that dropped out."""
-    dropped: In[dict[str, str]]
+    selected: InEach[TableRef]
     pool: In[TableRef]
     domain: DomainConfig
 
@@ -345,11 +325,9 @@ class WritePreferences(Stage):
         found = {
             arm: write_rows(self._iter_parts(table), schemas.PREFERENCES, task.directory / f"{arm}.lance", taught)
             for arm, table in self.selected.items()
-            if table is not None
         }
         rows_of = {arm: rows.table if rows.num_rows else None for arm, rows in found.items()}
-        made = self.Made(arms=found, rows_of=rows_of, absent=describe_absent_arms(self.dropped))
-        return Done(outputs=made, rows=sum(rows.num_rows for rows in found.values()))
+        return Done(outputs=self.Made(arms=found, rows_of=rows_of), rows=sum(rows.num_rows for rows in found.values()))
 
     def _iter_parts(self, selection: TableRef) -> Iterator[pa.Table]:
         """Yield the pairs of a selection by rank, without rows that have no label and thus no preference."""
@@ -364,9 +342,3 @@ class WritePreferences(Stage):
             texts = dict(zip(("prompt", "chosen", "rejected"), map(list, zip(*pairs, strict=True)), strict=True))
             columns = dict(zip(rows.schema.names, rows.columns, strict=True))
             yield pa.table({**columns, **texts}, schema=schemas.PREFERENCES)
-
-
-def describe_absent_arms(dropped: Mapping[str, str]) -> dict[str, str]:
-    """Return the reasons why outputs of dropped arms are missing, by output."""
-    words = {arm: f"the arm {arm} dropped out: {why}" for arm, why in dropped.items()}
-    return {f"{output}.{arm}": why for arm, why in words.items() for output in ("arms", "rows_of")}

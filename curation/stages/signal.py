@@ -34,7 +34,7 @@ LABELLED = "label IS NOT NULL AND error IS NULL"
 class MeasureSignal(AskModel):
     """A stage that measures a signal of each row with a weak label, unless the labelling actors already did.
 
-    If no row gives a readable value, arms that rank by the signal drop out (:mod:`curation.stages.select`).
+    If no row gives a readable value, a selection by the signal is refused (:mod:`curation.stages.select`).
     """
 
     class Made(NamedTuple):

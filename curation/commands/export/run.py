@@ -232,12 +232,6 @@ def find_student(run: Place, arm: str | None, generation: int | None, name: str 
             f"name another arm; {trained}"
         )
     finish = f"`curate run {run} --until {student.training}` trains it"
-    selected = student.selecting
-    if selected is not None and (why := (selected.outputs.get("dropped") or {}).get(arm)) is not None:
-        raise ExportError(
-            f"{run}: the arm {arm} dropped out of generation {generation}, so that it has no student: {why}; export "
-            f"another arm; {trained}"
-        )
     at = Position(generation=generation, branch=student.name or student.branch, of=arm)
     if (record := manifest.find(at, TrainStudent)) is None:
         raise ExportError(f"{run}: {student.training} is not trained yet; {finish}; {trained}")
@@ -258,8 +252,6 @@ def find_selection(config: RunConfig, manifest: Manifest, arm: str | None, gener
     student = Student(config=config, manifest=manifest, arm=arm, generation=generation)
     selected = student.selecting
     outputs = {} if selected is None else selected.outputs
-    if (why := (outputs.get("dropped") or {}).get(arm)) is not None:
-        raise ExportError(f"{directory}: the arm {arm} dropped out of generation {generation}: {why}; take another arm")
     if (made := (outputs.get("arms") or {}).get(arm)) is None:
         raise ExportError(
             f"{directory}: no rows of the arm {arm} yet, stage {student.home}/select is not done; "

@@ -26,14 +26,14 @@ def describe(inputs: FeatureInputs) -> dict[str, Out]:
         weak = {arm: table for arm, table in record["selections"].items() if not ARMS[arm].gold}
         valued = ValueMoves(
             name=f"gen-{record['index']}/advantages",
-            digests={arm: table.stage.out("arms", arm, "digest").or_none for arm, table in weak.items()},
+            digests={arm: table.stage.out("arms", arm, "digest") for arm, table in weak.items()},
             grades=record["grades"]["pool"],
             examples=inputs.tables["pool"],
             audit=inputs.tables["audit"],
             domain=config.domain_of("pool"),
             engine=section.engine,
             seed=derive(config.seed, "advantages"),
-            selections={arm: table.or_none for arm, table in weak.items()},
+            selections=weak,
             labels=record["labels"]["pool"],
         )
         outs["advantages"] = valued.out("found")

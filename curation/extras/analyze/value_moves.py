@@ -78,21 +78,21 @@ class ValueMoves(Stage):
         table: TableRef
         """Schema ``ADVANTAGES``."""
 
-    digests: InEach[str | None]
-    """Digest of the selected rows, by arm; None for an arm that dropped out."""
+    digests: InEach[str]
+    """Digest of the selected rows, by arm."""
     grades: In[TableRef]
     examples: In[TableRef]
     audit: In[TableRef]
     domain: DomainConfig
     engine: EngineConfig
     seed: int
-    selections: InEach[TableRef | None] = setting()
+    selections: InEach[TableRef] = setting()
     labels: In[TableRef] = setting()
     """The weak labels of the examples."""
 
     def run(self, task: Task) -> Done:
         """Value the moves of all arms' rows together, and report how many rows could not be valued."""
-        drawn = {arm: _draw_differing(self, ref) for arm, ref in self.selections.items() if ref is not None}
+        drawn = {arm: _draw_differing(self, ref) for arm, ref in self.selections.items()}
         every_N = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *(drawn_M for drawn_M, _ in drawn.values())]))
         with task.progress() as update:
             table = compute_in_chunks(

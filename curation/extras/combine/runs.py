@@ -87,12 +87,7 @@ def require_alike(one: Member, other: Member) -> None:
         facts.append((f"ways to ask for {done}", asked, f"set the same {section}.decoding.constrained in both"))
     for records in zip(*(run.generations for run in runs), strict=False):
         arms = [", ".join(sorted(record.selections)) for record in records]
-        gone = [
-            f"the arm {arm} dropped out of one of them ({why})"
-            for record in records
-            for arm, why in record.dropped.items()
-        ]
-        facts.append(("arms", arms, "; ".join([*gone, "set the same selection.arms in both, or leave a run out"])))
+        facts.append(("arms", arms, "set the same selection.arms in both, or leave a run out"))
     for what, (mine, theirs), mend in facts:
         if mine != theirs:
             where = f"{one.directory} and {other.directory} cannot be combined"

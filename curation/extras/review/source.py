@@ -104,8 +104,6 @@ def _find_in_run(run: Place, generation: int, record: StageRecord, arm: str | No
         arm = REFERENCE_ARM if REFERENCE_ARM in weak else weak[0] if len(weak) == 1 else None
     if arm is None or arm not in weak:
         which = "name an arm of weak labels" if arm is None else f"{arm} is not one of them"
-        if (why := (record.outputs.get("dropped") or {}).get(arm)) is not None:
-            which = f"{arm} dropped out: {why}"
         gold = [name for name in arms if ARMS[name].gold]
         rest = f"; {', '.join(gold)} train on gold labels, which need no verdict" if gold else ""
         raise ReviewError(f"--arm: {which}; {run} has the arms {', '.join(weak) or 'none'}{rest}")

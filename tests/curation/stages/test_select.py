@@ -15,7 +15,7 @@ from curation.errors import BudgetError, RunFailedError
 from curation.hashing import derive, hash64, hash_unit
 from curation.refs import ModelRef, TableRef
 from curation.selection.quotas import allocate, assign_bins
-from curation.stages.chooser import SelectJob, select_measurable
+from curation.stages.chooser import SelectJob, require_measurable
 from curation.stages.gold import GoldTexts
 from curation.stages.pool_scores import ScoredSplit
 from curation.stages.select import Selection, select, write_rows
@@ -467,25 +467,20 @@ def test_rows_whose_signal_could_not_be_read_rank_behind_all_others(
         run(made, tmp_path / "more", selection=budget(made, (arm,), n=len(parsed) + 1))
 
 
-def test_an_arm_whose_signal_nobody_could_read_drops_out_alone(made: Made, tmp_path: Path):
+def test_an_arm_whose_signal_nobody_could_read_is_refused(made: Made, tmp_path: Path):
     rows = io.read(made.job.labels)
     column = rows.schema.get_field_index("verbalized_confidence")
     none = rows.set_column(column, "verbalized_confidence", pa.nulls(len(rows), pa.float32()))
     labels = io.write(none, str(tmp_path / "labels.lance"))
-    arms = ("naive", "verbalized_confidence", "reward")
-    job = replace(made.job, labels=labels, selection=budget(made, arms, n=N))
-    num_parsed = sum(row["error"] is None and row["label"] is not None for row in made.rows.values())
-    why = {"verbalized_confidence": f"none of {num_parsed} rows gave a value that can be read"}
-    left, dropped = select_measurable(job)
-    assert dropped == why and left.selection.arms == ("naive", "reward")
-    before = run(made, tmp_path / "before", selection=budget(made, ("naive", "reward"), n=N))
-    after = {item.arm: item for item in select(left, tmp_path / "after")[1]}
-    assert {arm: item.digest for arm, item in after.items()} == {arm: item.digest for arm, item in before.items()}
-    assert select_measurable(replace(made.job, selection=budget(made, arms, n=N)))[1] == {}
-
+    arms = budget(made, ("naive", "verbalized_confidence", "reward"), n=N)
     reference = budget(made, ("naive",), threshold=0.5, reference="verbalized_confidence")
-    with pytest.raises(RunFailedError, match=r"selection.budget.reference names it"):
-        select_measurable(replace(job, selection=reference))
+    num_parsed = sum(row["error"] is None and row["label"] is not None for row in made.rows.values())
+    why = f"the arm verbalized_confidence cannot be measured: none of {num_parsed} rows gave a value .* selection.arms"
+    for selection in (arms, reference):
+        with pytest.raises(RunFailedError, match=why):
+            require_measurable(replace(made.job, labels=labels, selection=selection))
+        require_measurable(replace(made.job, selection=selection))
+    require_measurable(replace(made.job, labels=labels, selection=budget(made, ("naive", "reward"), n=N)))
 
 
 @pytest.mark.parametrize(
