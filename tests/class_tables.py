@@ -65,7 +65,6 @@ def job_of(
         divided={
             "quota": Classes(
                 names=names,
-                wanted=None,
                 examples=write(folder, "source", source, schemas.make_examples_schema(columns, gold=True)),
                 labels=write(folder, "source-labels", source, schema),
                 grades=write(folder, "source-grades", by_id(source), schemas.GRADES),

@@ -80,9 +80,6 @@ class StopConfig(Section):
 
     min_auc: Annotated[float, Field(ge=0, lt=1)] = 0.5
     """Stop unless the 95 % interval of the AUC on parsed validation rows of the source lies above this."""
-    min_certified: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Stop unless a larger share than this of the generation's labelled pool rows is certified by the run's risk
-    budget. Without one, this rule does not apply."""
     max_shift: Annotated[float, Field(gt=0.5, le=1)] = 0.8
     """Stop if a classifier tells the pool's hidden states from those of the calibration split (without one: of the
     source) with an AUC whose 95 % interval lies above this."""

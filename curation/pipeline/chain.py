@@ -189,8 +189,6 @@ def _describe_decision(config: RunConfig, stop: StopConfig, arm: str, record: Js
         functions=list(dict.fromkeys([*([ARMS[arm].trust] if ranks else []), REFERENCE_ARM])),
         source=record["labels"]["source"],
         grades=record["grades"]["source"],
-        pool=record["labels"]["pool"],
-        budget=record["budget"],
         shift=record["shift"],
         trust=config.trust.only(ROW_KEYS),
         stop=stop,

@@ -124,9 +124,8 @@ def _find_collapse(evidence: Evidence) -> Iterator[Finding]:
     excess = 0.0 if found is None else found["distance"] - found["least"]
     if found is None or excess <= COLLAPSE or few or any(_find_one_class(evidence)):
         return
-    beside = "of the places of selection.quota" if found["basis"] == "given" else "of the pool, as estimated"
     named = [
-        f"{name} has {format_percent(share)} of its rows and {format_percent(of_pool)} {beside}"
+        f"{name} has {format_percent(share)} of its rows and {format_percent(of_pool)} of the pool, as estimated"
         for name, share, of_pool in (*found["over"], *found["under"])
     ]
     other = "other sets of classes, at the least" if found["is_of_sets"] else "other classes"

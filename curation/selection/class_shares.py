@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from curation.arrays import Float64s, Floats, Int64s
 
-Basis = Literal["confusion", "counts", "given", "certified"]
+Basis = Literal["confusion", "counts", "certified"]
 
 FEW_ROWS, FEW_A_CLASS = 20, 3
 """Numbers of labelled rows, in total and per class, below which the teacher's own counts are nearer to the truth."""
@@ -36,7 +36,7 @@ class ClassShares:
     shares: tuple[float, ...]
     basis: Basis
     """``confusion``: estimated from the teacher's labels and its confusion; ``counts``: the shares of its labels as
-    they are; ``given``: the configuration's; ``certified``: those of the rows that pass the classes' certified cuts."""
+    they are; ``certified``: those of the rows that pass the classes' certified cuts."""
     num_labelled: int
     """Number of labelled rows behind the confusion."""
     why: str | None = None

@@ -1,7 +1,7 @@
 """The stages at the end of a generation: its numbers, whether the student is to teach, and which rows it must not see.
 
-Whether a chain goes on depends on signs of a generation's trust function that need no gold labels of the pool: AUC,
-certified share, shift. A student is surer of rows that it was trained on, and right on them more often, so that trust
+Whether a chain goes on depends on signs of a generation's trust function that need no gold labels of the pool: AUC
+and shift. A student is surer of rows that it was trained on, and right on them more often, so that trust
 fitted, calibrated or measured on such rows promises too much for the pool.
 """
 
@@ -34,7 +34,7 @@ from curation.stages.rows import read_ids
 from curation.storage.inside import from_record, to_record
 from curation.storage.json_files import read_json
 from curation.storage.paths import to_place, write_atomically
-from curation.tables import io, scans
+from curation.tables import scans
 from curation.tables.row_ids import find_missing_ids, include
 from curation.trust.parts import VALIDATION, assign_parts
 
@@ -90,8 +90,6 @@ class Signs:
     """The trust function, by its name in ``curation.arms.TRUST``."""
     auc: Estimate
     """AUC on parsed validation rows of the source; NaN if all labels are right or all wrong."""
-    certified: float | None
-    """The share of the generation's labelled pool rows that a risk rule certifies, or None without such a rule."""
     compared: str
     shift: Json
 
@@ -105,11 +103,6 @@ def find_stop_reasons(signs: Signs, stop: StopConfig) -> list[str]:
         found.append(
             f"{function} {shown} on {signs.auc.n:,} parsed validation rows, which is not shown to be above "
             f"chain.stop.min_auc {stop.min_auc:g}"
-        )
-    if signs.certified is not None and not signs.certified > stop.min_certified:
-        found.append(
-            f"{100 * signs.certified:.1f} % of the pool's labels are certified, not more than "
-            f"chain.stop.min_certified {stop.min_certified:g}"
         )
     auc = signs.shift["auc"]
     if auc["low"] is not None and auc["low"] > stop.max_shift:  # null: too few rows for a test
@@ -138,8 +131,6 @@ class GoOn(Stage):
     """Names of trust functions; the first one with scores in the labels is examined."""
     source: In[TableRef]
     grades: In[TableRef]
-    pool: In[TableRef]
-    budget: In[Json]
     shift: In[Json]
     trust: TrustConfig
     stop: StopConfig
@@ -162,12 +153,11 @@ class GoOn(Stage):
         graded = read_graded_rows(self.source, self.grades, tuple(self.functions))
         name = next(name for name in self.functions if name in graded.scores)
         is_held_N = assign_parts(graded.row_ids_N, self.trust, self.seed, unit_N=graded.cluster_N) == VALIDATION
-        parsed, num_rows = graded.subset(is_held_N).readable, io.count(self.pool, io.make_answered_filter(self.pool))
+        parsed = graded.subset(is_held_N).readable
         compared = "calibration" if "calibration" in self.shift else "source"
         return Signs(
             function=name,
             auc=metrics.auc(parsed.scores[name].raw_N, parsed.correct_N, cluster_N=parsed.cluster_N),
-            certified=self.budget["n"] / num_rows if self.budget["risk"] is not None and num_rows else None,
             compared=compared,
             shift=self.shift[compared],
         )

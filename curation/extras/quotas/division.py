@@ -1,7 +1,6 @@
 """Quotas by class: which runs have them, the class shares that they follow, and their part of a selection."""
 
-import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -14,8 +13,8 @@ from curation.config.selection import CUTS
 from curation.domains import Domain, get_domain
 from curation.domains.class_counts import Grouping, RarestClass, count_confusion, count_given, find_class_places
 from curation.domains.label_sets import LabelSets
-from curation.errors import BudgetError, ConfigError
-from curation.extras.quotas.config import QuotaKeys, explain_no_quota
+from curation.errors import ConfigError
+from curation.extras.quotas.config import QuotaKeys
 from curation.pipeline.extending import FeatureInputs
 from curation.refs import TableRef
 from curation.report.evidence import Evidence
@@ -38,8 +37,6 @@ class Classes(Inputs):
     """
 
     names: Sequence[str]
-    wanted: Mapping[str, float] | None
-    """Shares from the configuration, which need not sum to 1, or None to estimate them."""
     examples: In[TableRef]
     """The source split, with gold labels."""
     labels: In[TableRef]
@@ -51,18 +48,10 @@ class Classes(Inputs):
         return self.names if sets is None else RarestClass.of(sets, self.examples)
 
     def shares(self, pool: TableRef, sets: LabelSets | None = None) -> ClassShares:
-        """Return the configured shares of the classes, or estimates from the pool's labels."""
-        if self.wanted is None:
-            groups = self.groups(sets)
-            counts = count_confusion(self.examples, self.labels, self.grades, groups)
-            return estimate_shares(self.names, count_given(pool, groups), counts)
-        total = sum(self.wanted.values())
-        return ClassShares(
-            classes=tuple(self.names),
-            shares=tuple(self.wanted.get(name, 0.0) / total for name in self.names),
-            basis="given",
-            num_labelled=0,
-        )
+        """Return estimates of the classes' shares from the pool's labels."""
+        groups = self.groups(sets)
+        counts = count_confusion(self.examples, self.labels, self.grades, groups)
+        return estimate_shares(self.names, count_given(pool, groups), counts)
 
 
 def describe_classes(inputs: FeatureInputs) -> Classes | None:
@@ -72,7 +61,6 @@ def describe_classes(inputs: FeatureInputs) -> Classes | None:
         return None
     return Classes(
         names=names,
-        wanted=inputs.section.quota if isinstance(inputs.section.quota, dict) else None,
         examples=inputs.tables["source"],
         labels=inputs.record["labels"]["source"],
         grades=inputs.record["grades"]["source"],
@@ -93,12 +81,12 @@ def describe_settings(config: RunConfig, section: QuotaKeys) -> Iterator[str]:
     elif section.quota == "none":
         yield f"{_KEY}: none: the best rows are selected, whatever their class"
     else:
-        by = "their estimated shares in the pool" if section.quota == "auto" else "the shares of the file"
         own = [name for name in section.arms if ARMS[name].ranked and not ARMS[name].takes_top]
         but = f", but for the rules of {', '.join(own)}" if own else ""
         to = f"{len(classes)} classes"
         if domain.label_sets is not None:
             to = f"the {len(domain.label_sets.classes)} classes and to rows of none, each row by its rarest class,"
+        by = "their estimated shares in the pool"
         yield f"{_KEY}: the places of arms that rank go to {to} by {by}{but} (none: the best rows)"
 
 
@@ -110,14 +98,9 @@ def _get_classes(domain: Domain) -> tuple[str, ...] | None:
 
 def find_divided_classes(selection: QuotaKeys, domain: Domain) -> tuple[str, ...] | None:
     """Return the classes that have quotas or cuts of their own, or None; refuse quotas that do not fit the domain."""
-    classes, quota = _get_classes(domain), selection.quota
+    classes = _get_classes(domain)
     if domain.label_sets is not None:
         several = "with domain.multi a row may have several classes"
-        if isinstance(selection.quota, dict):
-            raise ConfigError(
-                f"{_KEY}: {selection.quota}: {several}, so shares of classes do not divide the rows; set {_KEY}: auto, "
-                "which follows the pool's shares, or none"
-            )
         if selection.budget.is_by_label:
             raise ConfigError(
                 f"{_RISK}: {several}, and is right where the whole set is, so that no class has rows of its own to "
@@ -128,18 +111,11 @@ def find_divided_classes(selection: QuotaKeys, domain: Domain) -> tuple[str, ...
                 f"selection.{key}: {getattr(selection, key)}: counts rows of one set of labels, and places go to "
                 f"classes, since {several}; both at once are not possible: set {_KEY}: none, or leave {key} out"
             )
-    if isinstance(quota, dict):
-        if classes is None:
-            raise ConfigError(f"{_KEY}: domain {domain.name} has no closed set of labels; leave it out")
-        if unknown := [name for name in quota if name not in classes]:
-            near = difflib.get_close_matches(unknown[0], classes, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(classes[:8])}"
-            raise ConfigError(f"{_KEY}: {unknown[0]!r} is none of the {len(classes)} classes; {hint}")
     if selection.budget.is_by_label:
         if classes is None:
             raise ConfigError(f"{_RISK}: domain {domain.name} has no closed set of labels; leave per out")
         return classes
-    if classes is None or len(classes) < 2 or quota == "none" or selection.budget.rule in CUTS:
+    if classes is None or len(classes) < 2 or selection.quota == "none" or selection.budget.rule in CUTS:
         return None
     for key, by in selection.counted_by.items():
         if by != "label":
@@ -159,8 +135,6 @@ class QuotaDivision(RowDivision[ClassShares]):
 
     def set(self, budget: ComputedBudget) -> ClassShares | None:
         """Return the classes' shares among an arm's rows, or None if places are not divided."""
-        if budget.is_cut and budget.shares is None and self._classes is not None and self._classes.wanted is not None:
-            raise BudgetError(f"selection.{explain_no_quota(budget.rule)}")
         if budget.is_cut or self._classes is None:
             return budget.shares
         return self._classes.shares(self.job.labels, get_domain(self.job.domain).label_sets)
@@ -193,7 +167,6 @@ class QuotaDivision(RowDivision[ClassShares]):
         basis = {
             "confusion": f"estimated from {by_confusion}",
             "counts": f"the teacher's own counts, since {value.why}",
-            "given": "of the configuration",
         }[value.basis]
         pairs = sorted(zip(value.classes, value.shares, strict=True), key=lambda pair: -pair[1])
         most = ", ".join(f"{name} {100 * share:.0f} %" for name, share in pairs[:MOST_CLASSES])

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 import yaml
-from built import saved_run
 
 from curation.config.load import load_config
-from curation.errors import ConfigError
 from curation.extras.quotas.division import describe_settings
 from curation.pipeline.chain import describe
 from curation.rundir.graph import to_plain_json, with_outs
@@ -64,15 +62,13 @@ def test_trust_depends_on_the_classes_only_where_it_reads_the_prompt(tmp_path: P
 
 
 def test_quotas_change_the_selection_alone(tmp_path: Path):
-    none, auto, given = (keys(load(tmp_path, quota=quota)) for quota in ("none", "auto", {"a": 1, "b": 3}))
+    none, auto = (keys(load(tmp_path, quota=quota)) for quota in ("none", "auto"))
     assert auto == keys(load(tmp_path))
     of_scores = {"gen-0/select", "gen-0/rollouts"}  # trust_gold ranks, so that its rollouts are of the same rows
-    for key in (auto, given):
-        assert {name for name in none if none[name] != key[name]} == of_scores
+    assert {name for name in none if none[name] != auto[name]} == of_scores
     classes = auto["gen-0/select"]["choice"].pop("divided")["quota"]
     assert auto["gen-0/select"] == none["gen-0/select"]  # the key of a run that was finished before there were quotas
-    assert classes["names"] == ["a", "b"] and classes["wanted"] is None
-    assert given["gen-0/select"]["choice"]["divided"]["quota"]["wanted"] == {"a": 1.0, "b": 3.0}
+    assert classes["names"] == ["a", "b"]
     plain, by_label = (keys(load(tmp_path, budget={"risk": {"alpha": 0.1} | per})) for per in ({}, {"per": "label"}))
     changed = {name for name in plain if plain[name] != by_label[name]}
     assert changed == of_scores and by_label["gen-0/select"]["choice"]["divided"]["quota"]["names"] == ["a", "b"]
@@ -89,7 +85,6 @@ def test_quotas_change_the_selection_alone(tmp_path: Path):
             {},
             "the places of arms that rank go to 2 classes by their estimated shares in the pool (none: the best rows)",
         ),
-        ({"quota": {"a": 2, "b": 1}}, "go to 2 classes by the shares of the file (none: the best rows)"),
         ({"arms": ["trust", "margin@stratified"]}, "in the pool, but for the rules of margin@stratified (none:"),
         ({"quota": "none"}, "none: the best rows are selected, whatever their class"),
         ({"budget": {"threshold": 0.5}}, "none, since budget.threshold takes all rows above a cut"),
@@ -99,9 +94,3 @@ def test_validate_says_what_happens_to_classes(tmp_path: Path, selection: dict[s
     config = load(tmp_path, **selection)
     (line,) = describe_settings(config, config.selection)
     assert line.startswith("selection.quota: ") and words in line
-
-
-def test_a_run_with_an_unknown_class_is_refused_before_anything_is_done(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"selection\.quota: 'A' is none of the 2 classes"):
-        saved_run(load(tmp_path, quota={"A": 1}))
-    assert not (tmp_path / "run").exists()

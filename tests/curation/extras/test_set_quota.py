@@ -117,10 +117,6 @@ def test_places_of_sets_are_told_and_what_cannot_be_is_refused():
     assert "none: the best rows are selected" in next(describe_settings(run, settings(quota="none")))
     for changes, problem in (
         (
-            {"quota": {"rare": 1}},
-            r"selection\.quota: \{'rare': 1\.0\}: with domain\.multi .*set selection\.quota: auto",
-        ),
-        (
             {"budget": {"risk": {"alpha": 0.1, "per": "label"}}},
             r"risk\.per: label: with domain\.multi .* leave per out",
         ),

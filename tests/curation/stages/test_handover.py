@@ -26,7 +26,6 @@ NONE_SHOWN = compare_samples(np.zeros((5, 2)), np.zeros((5, 2)), seed=0).to_json
 SIGNS = Signs(
     function="trust",
     auc=Estimate(value=0.8, low=0.7, high=0.9, n=200),
-    certified=None,
     compared="source",
     shift=NONE_SHOWN,
 )
@@ -46,13 +45,10 @@ def shifted(value: float, low: float) -> dict:
         ({"auc": Estimate(value=0.6, low=0.49, high=0.7, n=50)}, {}, ["chain.stop.min_auc 0.5"]),
         ({"auc": NO_AUC}, {}, ["trust has no AUC on 9 parsed validation rows"]),
         ({"function": "trust", "auc": NO_AUC}, {}, ["trust has no AUC on 9 parsed validation rows"]),
-        ({"certified": 0.01}, {}, []),
-        ({"certified": 0.0}, {}, ["0.0 % of the pool's labels are certified"]),
-        ({"certified": 0.01}, {"min_certified": 0.02}, ["1.0 % of the pool's labels are certified, not more than"]),
         ({"shift": shifted(0.9, 0.79)}, {}, []),
         ({"shift": shifted(0.9, 0.81)}, {}, ["from those of the source rows with an AUC of 0.900 [0.810, 1.000]"]),
         ({"shift": shifted(0.9, 0.81)}, {"max_shift": 1}, []),
-        ({"auc": NO_AUC, "certified": 0.0, "shift": shifted(0.9, 0.81)}, {}, ["no AUC", "certified", "hidden states"]),
+        ({"auc": NO_AUC, "shift": shifted(0.9, 0.81)}, {}, ["no AUC", "hidden states"]),
     ],
 )
 def test_what_stops_a_chain(changes: dict, stop: dict, told: list[str]) -> None:
@@ -72,7 +68,7 @@ def labels(directory: Path, name: str, ids_N: np.ndarray, raw_N: np.ndarray, par
     return save(directory, name, {"row_id": ids_N, "label": label, "error": error, "mean_logprob": raw_N})
 
 
-def test_signs_are_those_of_the_validation_rows_and_the_share_of_the_pool(tmp_path: Path) -> None:
+def test_signs_are_those_of_the_validation_rows(tmp_path: Path) -> None:
     rng, trust, seed = np.random.default_rng(0), TrustConfig(validation_fraction=0.3), 5
     ids_N = rng.permutation(900).astype(np.int64)
     raw_N, parsed_N = rng.normal(-2, 1, 900).astype(np.float32), rng.random(900) < 0.8
@@ -87,29 +83,23 @@ def test_signs_are_those_of_the_validation_rows_and_the_share_of_the_pool(tmp_pa
         "question": pa.nulls(900, pa.int64()),
     }
     grades = save(tmp_path, "grades", graded, schemas.GRADES)
-    pool_raw_N, pool_parsed_N = rng.normal(-2, 1, 3000).astype(np.float32), rng.random(3000) < 0.8
     arguments = {
         "name": "gen-0/go-on",
         "functions": ("trust", "internal_confidence"),  # the labels have no trust scores
         "source": source,
         "grades": grades,
         "trust": trust,
-        "pool": labels(tmp_path, "pool", np.arange(3000), pool_raw_N, pool_parsed_N),
         "seed": seed,
         "generation": 0,
         "shift": {"source": NONE_SHOWN | {"num_pool": 1}, "calibration": NONE_SHOWN | {"num_pool": 2}},
     }
 
-    def read_signs(budget_risk: dict | None) -> Signs:
-        return GoOn(**arguments, budget={"n": 60, "risk": budget_risk}, stop=StopConfig()).read_signs()
-
-    signs = read_signs({"alpha": 0.1})
+    signs = GoOn(**arguments, stop=StopConfig()).read_signs()
     held_N = assign_parts(ids_N, trust, seed) == VALIDATION
     seen_N = held_N & parsed_N
     assert signs.function == "internal_confidence" and signs.auc.n == seen_N.sum() > 100
     assert signs.auc.value == pytest.approx(roc_auc_score(correct_N[seen_N], raw_N[seen_N]), abs=1e-12)
-    assert signs.certified == 60 / 3000 and (signs.compared, signs.shift["num_pool"]) == ("calibration", 2)
-    assert read_signs(None).certified is None
+    assert (signs.compared, signs.shift["num_pool"]) == ("calibration", 2)
 
 
 def test_rows_that_trained_a_student_are_refused_where_the_trust_in_it_is_measured(tmp_path: Path) -> None:
