@@ -122,8 +122,7 @@ class ActorsConfig(Section):
 
     def takes_all_cores(self, backend: str) -> bool:
         """Return whether an actor takes all cores that its node has for it."""
-        known = BACKENDS.get(backend)
-        return self.num_cpus is None and not self.num_gpus and (known is None or known.all_cores)
+        return self.num_cpus is None and not self.num_gpus and BACKENDS[backend].all_cores
 
     def cpus(self, backend: str, nodes: Sequence[float]) -> float:
         """Return the CPUs of an actor on a cluster, given the number of CPUs of each of its ``nodes``."""

@@ -6,7 +6,7 @@ from curation.config import ActorsConfig
 from curation.passes.dataset import get_thread_settings
 
 
-@pytest.mark.parametrize("backend", ["transformers", "vllm", "auto"])
+@pytest.mark.parametrize("backend", ["transformers", "vllm"])
 @pytest.mark.parametrize(
     ("actors", "nodes", "cpus"),
     [

@@ -149,7 +149,7 @@ def test_with_a_reader_numbers_and_states_are_both_optional() -> None:
         ({"teacher__reader": {"model": {}}}, "teacher.reader.model: takes exactly one of path and init"),
         (
             {"teacher__reader": {**READER, "backend": "scripted"}},
-            "teacher.reader.backend: 'scripted': Input should be 'transformers', 'vllm' or 'auto'",
+            "teacher.reader.backend: 'scripted': Input should be 'transformers' or 'vllm'",
         ),
         ({"teacher__reader": {**READER, "dtype": "float32"}}, "teacher.reader.dtype: unknown key; known here: backend"),
         (
