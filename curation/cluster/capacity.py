@@ -253,11 +253,6 @@ def count_fitting(each: Mapping[str, float]) -> int:
     return sum(_count_places(each, node["Resources"]) for node in nodes.list_living())
 
 
-def count_fitting_on_one(each: Mapping[str, float]) -> int:
-    """Return the maximum number of workers needing ``each`` that fit on one node, or 1 if no node is large enough."""
-    return max([1, *(_count_places(each, node["Resources"]) for node in nodes.list_living())])
-
-
 def _count_places(each: Mapping[str, float], node: Mapping[str, float]) -> int:
     """Return how many workers that need ``each`` fit on an idle node: any number if they need nothing."""
     fitting = (math.floor(node.get(name, 0) / amount) for name, amount in each.items() if amount)

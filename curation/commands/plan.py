@@ -14,10 +14,8 @@ from curation.config.states import find_depth_problem, find_other_layers
 from curation.errors import ModelError
 from curation.features import parts
 from curation.json_types import Json
-from curation.metrics import Estimate
-from curation.metrics.totals import make_exact
 from curation.models.dtypes import settle_cpus
-from curation.pipeline.forecasting import Basis, Forecast, count_rows_left, estimate, estimate_run, forecast_run
+from curation.pipeline.forecasting import Forecast, forecast_run
 from curation.pipeline.grading import require_checkers
 from curation.pipeline.growth import describe_growth, find_deals
 from curation.pipeline.opened import check_settings, open_run, settle
@@ -42,7 +40,7 @@ Forecaster = Callable[[Sequence[Stage], Known], tuple[Forecast | None, Sequence[
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedStage:
-    """A stage of a plan, with its state, rows and time."""
+    """A stage of a plan, with its state and rows."""
 
     name: str
     step: int
@@ -52,12 +50,8 @@ class PlannedStage:
     words: str
     """State in words, with what changed, which stage it waits for, or why there is nothing to do."""
     rows: int | None
-    seconds: float | None
-    """Actual or forecast time in seconds, or None if no stage like it was measured in this run."""
-    range: tuple[float, float] | None = None
-    basis: Basis | None = None
-    tokens: int | None = None
-    """Forecast number of tokens to read and write, if known."""
+    seconds: float | None = None
+    """Time that the stage took, if it is done."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +59,6 @@ class Plan:
     """All stages of a run or a filter, with a forecast of those that ask its teacher if a probe was made."""
 
     stages: list[PlannedStage]
-    total: Estimate
     forecast: Forecast | None
     left_out: Sequence[LeftOut] = ()
     pool: str | None = None
@@ -76,13 +69,11 @@ class Plan:
     """One line per actor and training worker of a run, with needed and available memory."""
 
     def to_json(self) -> Json:
-        """Return the plan as a JSON object; its total tokens are of the remaining stages whose tokens are known."""
-        known = [stage.tokens for stage in self.stages if stage.tokens is not None]
+        """Return the plan as a JSON object."""
         return {
             "pool": self.pool,
             "added": self.added,
             "stages": [asdict(stage) for stage in self.stages],
-            "total": {"seconds": self.total.to_json(), "tokens": sum(known) if known else None},
             "forecast": None if self.forecast is None else self.forecast.to_json(),
             "left_out": [item._asdict() for item in self.left_out],
             "memory": list(self.memory),
@@ -127,23 +118,13 @@ def _build_plan(opened: Opened[Any], forecaster: Forecaster | None, memory: Sequ
     found = list(iter_statuses(ordered, manifest, known))
     left = [status.stage for status in found if not status.is_settled]
     made, left_out = (None, ()) if forecaster is None else forecaster(left, known)
-    ahead = {} if made is None else {stage.name: stage for stage in made.stages}
-    step_of, stages, seconds_of = count_steps(ordered), list[PlannedStage](), dict[str, Estimate]()
+    step_of, stages = count_steps(ordered), list[PlannedStage]()
     for status in found:
         stage, name, facts = status.stage, status.stage.name, Json()
         if status.state == "done":
             facts = {"rows": manifest.stages[name].rows, "seconds": manifest.stages[name].seconds}
         elif status.state == "skipped":
             facts = {"rows": 0, "seconds": 0.0}
-        else:
-            forecast = ahead.get(name)
-            if forecast is not None:
-                facts["tokens"] = round(forecast.prompt_tokens.value + forecast.output_tokens.value)
-            probed = None if forecast is None else forecast.seconds
-            about = estimate(stage, count_rows_left(stage, manifest, known), probed, manifest.stages)
-            if about is not None:
-                span = seconds_of[name] = about.seconds
-                facts |= {"seconds": span.value, "range": (span.low, span.high), "basis": about.basis}
         stages.append(
             PlannedStage(
                 name=name,
@@ -151,11 +132,10 @@ def _build_plan(opened: Opened[Any], forecaster: Forecaster | None, memory: Sequ
                 after=list_awaited(stage),
                 state=status.state,
                 words=status.words,
-                **{"rows": stage.num_rows, "seconds": None, **facts},
+                **{"rows": stage.num_rows, **facts},
             )
         )
-    total = estimate_run(ordered, seconds_of) if left else make_exact(0.0)
-    return Plan(stages=stages, total=total, forecast=made, left_out=left_out, memory=memory, **opened.growth)
+    return Plan(stages=stages, forecast=made, left_out=left_out, memory=memory, **opened.growth)
 
 
 class CheckedLine(NamedTuple):

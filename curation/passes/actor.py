@@ -215,8 +215,6 @@ class _ChunkWork:
         worker, seconds = self._session.worker, self._share()
         table = worker.write(self._parts, note) if self._parts else commits.WRITTEN.empty_table()
         spent: Json = {"seconds": round(seconds - self._seconds, 6), "actor": self._actor}
-        if worker.slots is not None:
-            spent["slots"] = worker.slots
         if worker.meter is not None:
             spent["tokens"] = list(astuple(worker.meter.take()))
         self._parts, self._seconds, self._last = [], seconds, time.monotonic()

@@ -166,7 +166,7 @@ class Tally:
         used = note.get("spent", {})
         prompt, output = used.get("tokens", (0, 0))
         if used:
-            spent = ChunkSpent(used["actor"], used["seconds"], written.num_rows, prompt, output, used.get("slots"))
+            spent = ChunkSpent(used["actor"], used["seconds"], written.num_rows, prompt, output)
             self.of_chunks.append(spent)
         with self._lock:
             self.spent = self.spent.plus(Spent(prompt_tokens=prompt, output_tokens=output, chunks=1))

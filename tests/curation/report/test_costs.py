@@ -1,14 +1,14 @@
-"""Hours and money of what was used."""
+"""Money of a forecast, and what was used."""
 
 from types import SimpleNamespace
 
 import pytest
 
 from curation.config import PricesConfig
-from curation.metrics.totals import make_exact
+from curation.metrics.totals import make_exact, make_rough
 from curation.report import PassRecord, StageSummary
 from curation.report.costs import collect_spent as of_rows
-from curation.report.costs import compute_amounts, compute_money, describe_amount
+from curation.report.costs import compute_money, describe_amount
 
 PASS = {
     "model": "m",
@@ -20,7 +20,6 @@ PASS = {
     "deaths": 0,
     "teachers": [],
 }
-WORKFORCE = {"actors": 4, "each": {"CPU": 2, "GPU": 0.5}, "per_node": 8}
 
 
 def spent(**changes) -> dict:
@@ -28,18 +27,13 @@ def spent(**changes) -> dict:
     return {**fields, "bytes": 10**9, **changes}
 
 
-def test_hours_and_money_by_hand():
-    used = {**compute_amounts(make_exact(8.0), WORKFORCE), "bytes": make_exact(5e9)}
-    assert {name: used[name].value for name in ("gpu_hours", "cpu_hours", "node_hours")} == {
-        "gpu_hours": 4, "cpu_hours": 16, "node_hours": 1,
-    }  # fmt: skip
-    found = compute_money(used, PricesConfig(gpu_hour=2, cpu_hour=0.1, storage_gb_month=0.02))
+def test_money_by_hand():
+    used = {"gpu_hours": make_rough(4, 9), "cpu_hours": make_rough(16, 9), "prompt_tokens": make_exact(5e6)}
+    found = compute_money(used, PricesConfig(gpu_hour=2, cpu_hour=0.1, per_million_prompt_tokens=0.5))
     assert found["money_machines"].value == pytest.approx(9.6)
-    assert found["money_storage_month"].value == pytest.approx(0.1)
-    assert found["money"].value == pytest.approx(9.7)
-    assert compute_money(used, PricesConfig(node_hour=30))["money"].value == 30
+    assert found["money_tokens"] == make_exact(2.5)
+    assert found["money"].value == pytest.approx(12.1)
     assert compute_money(used, PricesConfig()) == {}  # nothing has a price
-    assert "gpu_hours" not in compute_amounts(make_exact(1.0), {"each": {"CPU": 1}, "per_node": 1})
 
 
 def test_amounts_in_words():
