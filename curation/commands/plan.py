@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from curation import models
-from curation.cluster import capacity
 from curation.config import ModelConfig, RunConfig, TuneConfig
 from curation.config.filter import FilterConfig
 from curation.config.resolved import describe_resolved, iter_warnings
@@ -197,9 +196,6 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
         *iter_group_warnings(find_possible_groups(config, seen)),
         *long,
     ]
-    here = config.teacher.endpoint is None and (config.teacher.given is None or config.teacher.reader is not None)
-    if here and capacity.find_address(config.ray) == capacity.LOCAL:
-        words += capacity.describe_idle(config, [capacity.get_local_resources(config.ray)])
     yield from (CheckedLine("warning", f"warning: {line}") for line in words)
 
 

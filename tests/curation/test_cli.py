@@ -181,10 +181,6 @@ def test_validate_prints_sources_splits_and_models(config: Path, tiny_model):
     raw = yaml.safe_load(config.read_text())
     raw["teacher"] = {"model": {"path": tiny_model.base}}
     config.write_text(yaml.safe_dump(raw))
-    two = ("--set", "ray.num_cpus=2")
-    assert "idle" not in curate("validate", config, *two).stdout  # one actor has all cores
-    idle = curate("validate", config, *two, "--set", "teacher.actors.num_cpus=1").stdout.splitlines()
-    assert any("1 actor of 1 CPU leaves 1 of 2 CPUs idle in every pass" in line for line in idle)
     result = curate("validate", config, "--set", "ray.num_cpus=1")
     assert result.exit_code == 0 and result.stderr == ""
     assert [line for line in result.stdout.splitlines() if not line.startswith("memory of an actor")] == [
