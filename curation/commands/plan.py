@@ -18,7 +18,7 @@ from curation.pipeline.forecasting import Forecast, forecast_run
 from curation.pipeline.grading import require_checkers
 from curation.pipeline.growth import describe_growth, find_deals
 from curation.pipeline.opened import check_settings, open_run, settle
-from curation.pipeline.outlook import iter_long_prompts, iter_memory_lines, iter_student_steps, iter_type_lines
+from curation.pipeline.outlook import iter_memory_lines, iter_student_steps, iter_type_lines
 from curation.pipeline.probing import LeftOut
 from curation.pipeline.roles import check_models
 from curation.pipeline.students import check_students
@@ -189,13 +189,7 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     yield from (CheckedLine("memory", line) for line in iter_memory_lines(config))
     for line in iter_student_steps(config, num_pool):
         yield CheckedLine("warning" if line.startswith("warning") else "student", line)
-    long = iter_long_prompts(config, {split: looked.examples for split, looked in seen.items()})
-    words = [
-        *doubts,
-        *iter_warnings(config),
-        *iter_group_warnings(find_possible_groups(config, seen)),
-        *long,
-    ]
+    words = [*doubts, *iter_warnings(config), *iter_group_warnings(find_possible_groups(config, seen))]
     yield from (CheckedLine("warning", f"warning: {line}") for line in words)
 
 

@@ -46,7 +46,6 @@ class Looked:
     errors: Counter[str] = field(default_factory=Counter)
     gold: int = 0
     """Number of rows with a gold label; counted only for an audited pool."""
-    examples: list[Json] = field(default_factory=list)
     unread: Counter[str] = field(default_factory=Counter)
     """Number of rows by unreadable label that was made elsewhere, cut to ``VALUE`` characters."""
     no_gold: str = ""
@@ -107,8 +106,7 @@ def _look_at_rows(
         for column, value in row.raw.items():
             if isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) <= VALUE:
                 looked.values.setdefault(column, Counter())[str(value)] += 1
-    looked.examples = [row for row in examples.to_pylist() if row["error"] is None]
-    for example in looked.examples:
+    for example in (row for row in examples.to_pylist() if row["error"] is None):
         completion = get_given_completion(domain, example)
         if completion is not None and attempt(domain.parse, completion, example)[0] is None:
             looked.unread[completion.strip()[:VALUE]] += 1

@@ -194,7 +194,7 @@ def test_validate_prints_sources_splits_and_models(config: Path, tiny_model):
         'evaluation: 1 run, temperature 0, max_tokens 8, stop ["\\n"]',
         "trust: stacked; reads output_last",
         "chat_template: teacher off, student off, evaluation off",
-        "teacher.dtype: auto is float32 (teacher, student 0), since no GPU is asked for (actors.num_gpus: 0)",
+        "teacher.dtype: auto is float32 (teacher, student 0) (actors.num_gpus: 0)",
         "warning: student: 5 rows, global_batch_size 128: 3 optimizer steps, which hardly move it from its base; "
         "lower global_batch_size, give it more epochs, or select more rows",
         f"{config}: is valid",

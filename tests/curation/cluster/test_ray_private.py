@@ -14,7 +14,7 @@ import ray
 
 import curation
 import train
-from curation.cluster import capacity, news
+from curation.cluster import capacity
 from curation.commands.doctor import check_ray_disk
 
 pytestmark = pytest.mark.long
@@ -59,11 +59,6 @@ def test_a_node_that_no_autoscaler_started_has_no_type(local_ray):
 def test_rays_temporary_directory(local_ray):
     found = check_ray_disk().finding.partition(":")[0]
     assert ray.get_runtime_context().get_session_name() in os.listdir(found)
-
-
-def test_the_folder_of_the_object_store_is_known_where_this_process_started_it(local_ray):
-    folder = news.find_spill_folder()
-    assert folder is not None and ray.get_runtime_context().get_session_name() in folder and Path(folder).is_dir()
 
 
 LIMITED = """

@@ -139,12 +139,11 @@ def test_on_gpus_each_model_is_asked_in_its_own_type(tmp_path: Path) -> None:
 
     config = parse_config(configuration(tmp_path, gpus, base))
     assert [*iter_type_lines(config)] == [
-        "teacher.dtype: auto is bfloat16 (teacher, student 1); float16 (student 0, reward model), by config.json of "
-        "each (actors.num_gpus: 1)",
+        "teacher.dtype: auto is bfloat16 (teacher, student 1); float16 (student 0, reward model) (actors.num_gpus: 1)",
     ]
     lines = [*iter_type_lines(parse_config(configuration(tmp_path, {}, BASES)))]
     roles = "teacher, student 0, student 1, reward model"
-    assert lines[0] == f"teacher.dtype: auto is float32 ({roles}), since no GPU is asked for (actors.num_gpus: 0)"
+    assert lines[0] == f"teacher.dtype: auto is float32 ({roles}) (actors.num_gpus: 0)"
     assert len(lines) == 1
 
 
@@ -193,15 +192,3 @@ def test_a_run_keeps_the_type_that_its_first_processor_was_fast_at(
     monkeypatch.setattr("curation.models.dtypes.find_bfloat16_flag", lambda: None if flag else "amx_bf16")
     assert label_types() == {dtype}  # resumed on a processor of the other kind
     settle_cpus(False)
-
-
-def test_bfloat16_on_a_processor_without_it_is_a_line(
-    monkeypatch: pytest.MonkeyPatch, bfloat16_teacher: dict[str, Any]
-) -> None:
-    bfloat16_teacher["teacher"]["dtype"] = "bfloat16"
-    config = parse_config(bfloat16_teacher)
-    monkeypatch.setattr("curation.pipeline.outlook.find_bfloat16_flag", lambda: "amx_bf16")
-    assert not any("takes several times as long" in line for line in iter_type_lines(config))
-    monkeypatch.setattr("curation.pipeline.outlook.find_bfloat16_flag", lambda: None)
-    (line,) = [line for line in iter_type_lines(config) if "takes several times as long" in line]
-    assert line.startswith("teacher.dtype: bfloat16 ") and line.endswith("set auto, or actors.num_gpus")
