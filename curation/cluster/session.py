@@ -12,7 +12,7 @@ from curation import memory, namesakes, own_modules
 from curation.activity import doing
 from curation.cluster import capacity, news, nodes, ray_private
 from curation.config import RayConfig
-from curation.errors import ClusterError, RunFailedError
+from curation.errors import RunFailedError
 from curation.heavy import ray
 from curation.json_types import Json
 from curation.stopping import deferred, stopped_by_signals
@@ -78,10 +78,7 @@ def _start_ray(settings: RayConfig) -> None:
         except Exception as error:  # Ray raises plain ones where its processes do not start, or not in time
             if address != capacity.LOCAL:
                 ray.shutdown()  # if the versions differ, it has partly joined
-                raise ClusterError(
-                    f"ray.address: {address!r} cannot be joined from this machine ({error}); run curate on a node of "
-                    "the cluster, with its version of Ray and its token (RAY_AUTH_MODE=token)"
-                ) from error
+                raise capacity.make_join_error(address, error) from error
             if "timed out" not in str(error):
                 raise RunFailedError(f"Ray did not start: {type(error).__name__}: {error}") from error
             if attempt == RAY_ATTEMPTS:
