@@ -29,7 +29,6 @@ from curation.storage.lease import Guard, Lease
 from curation.storage.paths import Place, to_place
 from curation.tables.versions import remove_older
 from curation.tasks import find_root_error
-from curation.telemetry import metrics
 from curation.telemetry.console import is_too_quiet, progress, say
 from curation.telemetry.metrics import Telemetry
 from curation.telemetry.standing import ProgressJournal, Standing, Update, format_speed
@@ -306,7 +305,6 @@ class Run:
         key: Json = {}
         done, sealed, error = None, None, None
         telemetry = Telemetry(run=self.name, stage=name)
-        telemetry.set(metrics.STAGE_RUNNING, 1)
         try:
             self._refuse_broken(status)
             key = make_cache_key(stage, known)
