@@ -75,7 +75,7 @@ SMALLER = {
     "teacher.actors.num_gpus with vllm.engine.tensor_parallel_size",
     "worker": "train an adapter (lora), set sharding: fsdp with more workers (not for dpo), or take more memory",
 }
-"""What lowers the need of a kind of process, or meets it."""
+"""Mends for a kind of process that does not fit."""
 
 
 class Checkpoint(NamedTuple):
@@ -94,7 +94,7 @@ class Process(NamedTuple):
     needs: float
     """Minimum number of bytes of each of its GPUs or, on a CPU, of the machine's memory."""
     gpus: float
-    """Its GPUs, or the share of one that it has."""
+    """Number of its GPUs, or the share of one that it has."""
     mend: str
 
 
