@@ -29,7 +29,7 @@ from curation.stages.signal import MeasureSignal
 from curation.storage.paths import Place
 from curation.tables import io
 from curation.tables.schemas import FILE_SHIFT
-from curation.telemetry.console import progress, say
+from curation.telemetry.console import say, tell_progress
 
 NOTHING_ASKED = "its labels are columns of the source, and no model is asked"
 """Reason why a stage with a backend that asks no model is in no forecast."""
@@ -256,8 +256,7 @@ def probe_all(
                 f"{paid if same[0].ask.endpoint is not None else ''}"
             )
             population = Population(rows=max(left, 1), is_sampled=left == rows.num)
-            with progress("probe") as update:
-                measured = probe(job, dataset, population, commit_seconds=commit_seconds, update=update)
+            measured = probe(job, dataset, population, commit_seconds=commit_seconds, update=tell_progress("probe"))
             found.append(AskGroup(tuple(same), measured))
     return found
 
