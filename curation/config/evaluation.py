@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, StrictBool, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from curation.arms import Signal
-from curation.config.base import Directory, PositiveInt, PresetSection, Section, Share
+from curation.config.base import PositiveInt, PresetSection, Section, Share
 from curation.config.models import ModelConfig
 from curation.config.teacher import DecodingConfig
 from curation.json_types import Json, JsonView
@@ -40,9 +40,6 @@ class EvaluationConfig(PresetSection):
     """Whether prompts to base, teacher and students are wrapped as one user turn of the tokenizer's chat template."""
     margin: Share = 0.02
     """Largest shortfall in accuracy from ground truth at which a student is still called near-lossless."""
-    cache: Annotated[Directory, Field(min_length=1)] | StrictBool = True
-    """Cache of test answers of models that the configuration names, for other runs: a folder or a URL; ``true`` is
-    ``.evaluations`` beside the run directory; ``false`` is no cache."""
 
     @property
     def decodings(self) -> dict[str, DecodingConfig]:

@@ -137,14 +137,6 @@ class CoreConfig(RowsConfig):
         """The run directory, absolute: workers have working directories of their own."""
         return to_place(self.run_dir or f"runs/{self.name}").absolute()
 
-    @property
-    def evaluations(self) -> Place | None:
-        """The cache of test answers for other runs; ``None`` without one."""
-        cache = self.evaluation.cache
-        if isinstance(cache, str):
-            return to_place(cache).absolute()
-        return self.directory.parent / ".evaluations" if cache else None
-
     def _iter_problems(self) -> Iterator[str]:
         yield from iter_problems(self)
 

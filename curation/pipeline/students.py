@@ -4,13 +4,12 @@ The students that teach, those that learned from the first teacher, and further 
 all described by :func:`describe_students`; a further student is the generation with another base, recipe and name.
 
 Teacher, base and students answer the test split, by each decoding of ``evaluation``. A model that is asked the same way
-in two generations, or as teacher and as base, is tested once. Answers of models that the configuration names are kept
-beside the run directories (:mod:`curation.stages.answers`), so that no other run asks these models the same again.
+in two generations, or as teacher and as base, is tested once.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from curation import arms
 from curation.config import AskConfig, DomainConfig, RunConfig, SftConfig, StudentConfig
@@ -24,9 +23,8 @@ from curation.models.dtypes import resolve_compute_dtype
 from curation.pipeline.grading import describe_grades
 from curation.pipeline.roles import GenerationSpec, Known, describe_base_model, describe_teacher_use, find_checkpoint
 from curation.refs import ModelRef, fingerprint
-from curation.registry import BACKENDS, DOMAINS, METHODS
+from curation.registry import BACKENDS, METHODS
 from curation.rundir.graph import Model, Out, Stage, to_plain_json, with_outs
-from curation.stages.answers import AnswerOnce
 from curation.stages.asking import TeacherUse
 from curation.stages.gold import Limit, MeasureLength
 from curation.stages.label import Label
@@ -211,34 +209,23 @@ def _describe_tests(
 def _describe_model_tests(
     generation: GenerationSpec, name: str, answering: TeacherUse, decoding: str, domain: DomainConfig
 ) -> list[Out]:
-    """Return the grades of one model by one decoding, one table per test run.
-
-    Answers are kept for other runs if reference and backend determine them. They do not for models that a run trains or
-    makes, for adapters, for labels that are only read, and for backends and domains in a user's own module, whose code
-    may change.
-    """
-    evaluation, kept_in = generation.config.evaluation, generation.config.evaluations
-    model, backend = answering.model, answering.backend
-    is_ours = domain.name in [*DOMAINS]
-    is_ours = is_ours and (isinstance(backend, Out) or (":" not in backend and BACKENDS[backend].weights))
-    is_pinned = isinstance(model, ModelRef) and model.revision is not None and model.adapter is None
-    is_kept = kept_in is not None and is_pinned and is_ours and not answering.ask.reads_given
+    """Return the grades of one model by one decoding, one table per test run."""
+    evaluation = generation.config.evaluation
     drawn, kind = evaluation.decodings[decoding], "" if decoding == MAIN else f"-{decoding}"
     num_runs, found = evaluation.runs(drawn), []
     for number in range(num_runs):
         stage = f"test-{name}{kind}" if num_runs == 1 else f"test-{name}{kind}-{number}"
-        arguments: dict[str, Any] = {
+        test = Label(
             **generation.place(stage, "test", of=stage),
-            "examples": generation.tables["test"],
-            "teacher": answering,
-            "decoding": drawn,
-            "fitted": {},
-            "domain": domain,
-            "seed": generation.seed(stage),
-            "asks_teacher": name == "teacher" and generation.index == 0,
-            "needs": generation.needs,
+            examples=generation.tables["test"],
+            teacher=answering,
+            decoding=drawn,
+            fitted={},
+            domain=domain,
+            seed=generation.seed(stage),
+            asks_teacher=name == "teacher" and generation.index == 0,
+            needs=generation.needs,
             **generation.settings,
-        }
-        test = AnswerOnce(kept_in=str(kept_in), **arguments) if is_kept else Label(**arguments)
+        )
         found.append(describe_grades(generation, stage, "test", test.out("labels")))
     return found

@@ -24,7 +24,7 @@ from curation.report.record import (
 from curation.report.tested import Tests, compare_models, compute_accuracy, read_tests
 from curation.report.verdict import find_gravest, with_verdict
 
-PASS_FACTS = ("name", "model", "backend", "dtype", "rows", "seconds", "deaths", "clipped_values", "recalled")
+PASS_FACTS = ("name", "model", "backend", "dtype", "rows", "seconds", "deaths", "clipped_values")
 
 
 def collect(run: RunRecord) -> Json:
@@ -78,7 +78,7 @@ def collect(run: RunRecord) -> Json:
 
 def collect_pass(item: PassRecord) -> Json:
     """Return the speeds of a pass, start-up included, and the medians of the facts its model gave at each start."""
-    asked = item.recalled is None and item.total_rows and item.seconds
+    asked = item.total_rows and item.seconds
     per_second = item.rows / item.total_rows / item.seconds if asked else None
     names = dict.fromkeys(name for facts in item.teachers for name in facts)
     tokens = {"prompt_tokens_per_second": item.prompt_tokens, "output_tokens_per_second": item.output_tokens}

@@ -47,8 +47,6 @@ class PassRecord:
     """Number of hidden-state values beyond the range of float16, which were clipped to it."""
     dtype: str | None = None
     """Data type that the model ran in, or ``None`` without weights or if it was not recorded."""
-    recalled: str | None = None
-    """Run directory in which the model gave these answers, if they were reused."""
 
 
 @dataclass(frozen=True, kw_only=True)

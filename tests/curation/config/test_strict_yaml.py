@@ -90,7 +90,7 @@ def test_overrides_and_bases_are_read_by_the_same_rules(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("name: x\n")
     with pytest.raises(ConfigError, match=r"^--set 'selection=\{n: 1, n: 2\}': line 1: the key 'n' occurs twice"):
         load_config(tmp_path / "x.yaml", ["selection={n: 1, n: 2}"])
-    for key in ("evaluation.cache", "splits.audit"):
+    for key in ("evaluation.chat_template", "splits.audit"):
         with pytest.raises(ConfigError, match=rf"^--set '{key}=Off': line 1: 'Off' is false to YAML"):
             load_config(tmp_path / "x.yaml", [f"{key}=Off"])
     with pytest.raises(ConfigError, match=r"^--set .*: nests deeper"):

@@ -85,7 +85,6 @@ CHANGES: dict[str, set[str]] = {
     "evaluation.decoding.max_tokens=5": answers_of([*NAMES, "teacher", "base"]),
     "evaluation.chat_template=true": answers_of([*NAMES, "teacher", "base"]),
     "evaluation.margin=0.05": set(),
-    "evaluation.cache=false": set(),
     "selection.budget.n=12": {"rollouts"} | CHOSEN,
     "selection.max_per_label=3": {"rollouts"} | CHOSEN,
     "selection.gold_rollouts.temperature=0.9": {"rollouts"},
