@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from curation.config import PricesConfig
-from curation.json_types import Json, JsonView
+from curation.json_types import Json
 from curation.metrics import Estimate
 from curation.metrics.totals import scale_estimate, sum_together
 from curation.report.record import RunRecord
@@ -53,11 +53,10 @@ def compute_money(used: Mapping[str, Estimate], prices: PricesConfig) -> dict[st
     return {**found, "money": sum_together(found.values())} if found else {}
 
 
-def collect_spent(run: RunRecord, arm: JsonView | None) -> Json:
-    """Return amounts that the run used, in total, and per answered, per selected and per right row.
+def collect_spent(run: RunRecord) -> Json:
+    """Return amounts that the run used, in total and by pass of a model, interrupted runs included.
 
-    ``arm`` is the judged one. ``elapsed`` are the seconds in which at least one stage worked, without interrupted runs.
-    Actors and tokens are those of the passes of models, interrupted runs included.
+    ``elapsed`` are the seconds in which at least one stage worked, without interrupted runs.
     """
     used = list(run.used.values())
     starts = [(datetime.fromisoformat(stage.started).timestamp(), stage.seconds) for stage in run.stages]
@@ -66,19 +65,8 @@ def collect_spent(run: RunRecord, arm: JsonView | None) -> Json:
         "stage_seconds": sum(stage.seconds for stage in run.stages),
         **{name: sum(item[name] for item in used) if used else None for name in (*PASS_AMOUNTS, "bytes")},
     }
-    selected, purity = (0, None) if arm is None else (arm["num_selected"], arm["purity"])
-    numbers = {
-        "answered": sum(item.rows for item in run.passes),
-        "selected": selected,
-        "right": 0 if purity is None else selected * purity["value"],
-    }
-    each = {
-        kind: {name: None if value is None else value / number for name, value in total.items()}
-        for kind, number in numbers.items()
-        if number
-    }
     by_pass = {name: {amount: item[amount] for amount in PASS_AMOUNTS} for name, item in run.used.items()}
-    return {"total": total, "numbers": numbers, "each": each, "by_pass": by_pass}
+    return {"total": total, "by_pass": by_pass}
 
 
 def compute_covered(spans: Sequence[tuple[float, float]]) -> float:

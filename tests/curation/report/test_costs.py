@@ -6,20 +6,9 @@ import pytest
 
 from curation.config import PricesConfig
 from curation.metrics.totals import make_exact, make_rough
-from curation.report import PassRecord, StageSummary
+from curation.report import StageSummary
 from curation.report.costs import collect_spent as of_rows
 from curation.report.costs import compute_money, describe_amount
-
-PASS = {
-    "model": "m",
-    "backend": "scripted",
-    "seconds": 1.0,
-    "total_rows": 500,
-    "prompt_tokens": 1,
-    "output_tokens": 1,
-    "deaths": 0,
-    "teachers": [],
-}
 
 
 def spent(**changes) -> dict:
@@ -42,16 +31,15 @@ def test_amounts_in_words():
     assert describe_amount("hours", None) == "unknown"
 
 
-def test_what_a_row_cost_by_hand():
+def test_what_a_run_used_by_hand():
     stages = [
         StageSummary(name="a", seconds=60.0, rows=9, rows_per_second=1.0, started="2026-01-01T00:00:00+00:00"),
         StageSummary(name="b", seconds=60.0, rows=9, rows_per_second=1.0, started="2026-01-01T00:00:30+00:00"),
         StageSummary(name="c", seconds=10.0, rows=9, rows_per_second=1.0, started="2026-01-01T01:00:00+00:00"),
     ]
-    asked = [PassRecord(**PASS, name=name, rows=500) for name in ("label", "test")]
     used = {"label": spent(), "test": spent(actor_seconds=800.0, prompt_tokens=300)}
-    run = SimpleNamespace(stages=stages, passes=asked, used=used)
-    found = of_rows(run, {"num_selected": 200, "purity": {"value": 0.5}})
+    run = SimpleNamespace(stages=stages, used=used)
+    found = of_rows(run)
     assert found["total"] == {
         "elapsed": 100.0,  # the first two overlap by half a minute
         "stage_seconds": 130.0,
@@ -60,9 +48,6 @@ def test_what_a_row_cost_by_hand():
         "output_tokens": 20,
         "bytes": 2 * 10**9,
     }
-    assert found["numbers"] == {"answered": 1000, "selected": 200, "right": 100}
-    assert found["each"]["answered"]["actor_seconds"] == 8 and found["each"]["selected"]["elapsed"] == 0.5
-    assert found["each"]["right"]["prompt_tokens"] == 4
     assert found["by_pass"]["test"] == {"actor_seconds": 800.0, "prompt_tokens": 300, "output_tokens": 10}
-    unknown = of_rows(SimpleNamespace(stages=stages, passes=[], used={}), None)
-    assert unknown["each"] == {} and unknown["total"]["actor_seconds"] is None
+    unknown = of_rows(SimpleNamespace(stages=stages, used={}))
+    assert unknown["total"]["actor_seconds"] is None
