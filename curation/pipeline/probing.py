@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self, cast
 
 from curation.cluster import nodes
-from curation.config import AskConfig, DecodingConfig, DomainConfig, RowsConfig
+from curation.config import ActorsConfig, AskConfig, DecodingConfig, DomainConfig, RowsConfig
 from curation.domains import get_domain
 from curation.errors import ConfigError
 from curation.hashing import derive
@@ -243,12 +243,13 @@ def probe_all(
         )
     engine = askings[0].engine
     spread = {"min": 1, "initial": 1, "max": 1, "num_cpus": count_actor_cpus(engine)}
-    engine = engine.model_copy(update={"actors": engine.actors.model_copy(update=spread)})
+    actors = engine.actors.model_copy(update=spread)
+    alone = engine.model_copy(update={"actors": actors})
     sample = num_rows or BACKENDS[askings[0].ask.backend].probe_rows or PROBE_ROWS
     found: list[AskGroup] = []
-    with closing(make_dataset(engine, hold_cpus=hold_cpus)) as dataset:
+    with closing(make_dataset(alone, hold_cpus=hold_cpus)) as dataset:
         for rows, same in kinds:
-            job = _make_job(same, rows, min(sample, rows.num), engine, directory / f"question-{len(found)}")
+            job = _make_job(same, rows, min(sample, rows.num), actors, directory / f"question-{len(found)}")
             left, stages = sum(asking.rows for asking in same), ", ".join(asking.stage for asking in same)
             paid = "; the server is paid for them, and the run finds their answers"
             say(
@@ -266,7 +267,9 @@ def count_actor_cpus(engine: AskConfig) -> float:
     return engine.actors.cpus(engine.backend, [node["Resources"].get("CPU", 0) for node in nodes.list_living()])
 
 
-def _make_job(askings: Sequence[StageAsk], rows: SplitRows, num: int, engine: AskConfig, directory: Place) -> LabelJob:
+def _make_job(
+    askings: Sequence[StageAsk], rows: SplitRows, num: int, actors: ActorsConfig, directory: Place
+) -> LabelJob:
     """Return the labelling of ``num`` of the ``rows``, with the states that any of the stages keeps."""
     most = max(askings, key=lambda asking: len(asking.ask.states))
     drawn, chunk_rows = rows.draw(num), max(1, min(most.ask.chunk_rows, -(-num // NUM_CHUNKS)))
@@ -275,10 +278,8 @@ def _make_job(askings: Sequence[StageAsk], rows: SplitRows, num: int, engine: As
         examples=io.write(examples, str(directory / "examples.lance")),
         labels_uri=str(directory / "labels.lance"),
         domain=most.domain,
-        teacher=most.ask.model_copy(
-            update={"chunk_seconds": math.inf, "chunk_rows": chunk_rows, "actors": engine.actors}
-        ),
-        engine=engine,
+        teacher=most.ask.model_copy(update={"chunk_seconds": math.inf, "chunk_rows": chunk_rows, "actors": actors}),
+        engine=most.engine.model_copy(update={"actors": actors}),
         model=most.model,
         decoding=most.decoding,
         seed=derive(rows.seed, "answers") if most.seed is None else most.seed,
