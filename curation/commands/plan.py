@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from curation import models
+from curation.cluster import capacity
 from curation.config import ModelConfig, RunConfig, TuneConfig
 from curation.config.filter import FilterConfig
 from curation.config.resolved import describe_resolved, iter_warnings
@@ -31,7 +32,6 @@ from curation.stages.fit import check_search
 from curation.stages.prepare import check_columns
 from curation.stages.preview import check_preview, find_possible_groups, iter_group_warnings, preview
 from curation.storage.paths import require_reachable
-from curation.telemetry.console import say
 
 Forecaster = Callable[[Sequence[Stage], Known], tuple[Forecast | None, Sequence[LeftOut]]]
 """Function of remaining stages and known outputs that returns a forecast and the stages missing from it."""
@@ -88,8 +88,8 @@ def make_plan(
 ) -> Plan:
     """Return every stage with its rows and state, and with ``probe`` a forecast of those that ask the first teacher.
 
-    The probe labels a sample of ``num_rows`` rows (None: a moderate number) on Ray, by the actors that the run or the
-    filter would start. It changes nothing in the directory. ``recut`` is that of ``curate filter``.
+    The probe labels a sample of ``num_rows`` rows (None: a moderate number) on Ray, by one of the actors that
+    the run or the filter would start. It changes nothing in the directory. ``recut`` is that of ``curate filter``.
 
     Raises:
         ConfigError: a process of a run does not fit.
@@ -104,10 +104,11 @@ def make_plan(
         forecaster = partial(filters.forecast_filter, output)
     else:
         opened = run = open_run(config)
+        if not run.is_settled():
+            check_models(config, loads=True)
         forecaster, memory = partial(forecast_run, run), tuple(iter_memory_lines(config))
     if not opened.is_settled():
-        for line in opened.checks():
-            say(line)
+        capacity.check_machine(config.ray, opened.needs)
     return _build_plan(opened, partial(forecaster, num_rows=num_rows) if probe else None, memory)
 
 

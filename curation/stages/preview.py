@@ -9,7 +9,7 @@ import numpy as np
 
 from curation.activity import doing
 from curation.arrays import Int64s
-from curation.config import DomainConfig, RowsConfig, RunConfig
+from curation.config import RowsConfig, RunConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.domains.given import get_given_completion
 from curation.errors import SourceError, get_error_kind
@@ -85,17 +85,6 @@ def preview(
     return found
 
 
-def check_pool(files: Sequence[SourceFile], domain: DomainConfig, seed: int, limit: float) -> Iterator[str]:
-    """Look at some rows of a filter's pool, or all rows of a small pool, as its first stage will read them.
-
-    Yield a line if some cannot be used; refuse more than a share ``limit`` of them.
-    """
-    num_rows = sum(file.num_rows for file in files)
-    rows = read_rows_at(files, _draw_positions(num_rows, seed))
-    looked = _look_at_rows(rows, files, get_domain(domain), POOL, num_rows)
-    yield from _check_usable("pool", "pool.max_error_rate", looked, limit)
-
-
 def _look_at_rows(
     rows: Sequence[SampledRow], files: Sequence[SourceFile], domain: Domain, split: str, size: int
 ) -> Looked:
@@ -131,7 +120,7 @@ def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[st
     """
     limit = config.splits.max_error_rate
     for name, looked in found.items():
-        yield from _check_usable(f"splits.{name}", "splits.max_error_rate", looked, limit)
+        yield from _check_usable(name, looked, limit)
         if looked.unread:
             more = ", ..." if len(looked.unread) > WRITINGS else ""
             commonest = ", ".join(quote_text(text) for text, _ in looked.unread.most_common(WRITINGS)) + more
@@ -146,17 +135,17 @@ def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[st
         raise SourceError(f"splits.audit: {pool.no_gold}{NO_AUDIT.format(rows=rows)}")
 
 
-def _check_usable(section: str, key: str, looked: Looked, limit: float) -> Iterator[str]:
-    """Yield a line on unusable rows, if any; refuse a larger share of them than ``limit``, the value of ``key``."""
+def _check_usable(split: str, looked: Looked, limit: float) -> Iterator[str]:
+    """Yield a line on unusable rows, if any; refuse a larger share of them than ``limit``."""
     if not (num_bad := sum(looked.errors.values())):
         return
     share = compute_proportion(num_bad, looked.rows)
     of = "all" if looked.rows == looked.size else f"{looked.rows:,} of {looked.size:,}"
-    words = f"{section}: of {of} rows looked at {num_bad:,} cannot be used ({describe_errors(looked.errors)})"
+    words = f"splits.{split}: of {of} rows looked at {num_bad:,} cannot be used ({describe_errors(looked.errors)})"
     first = "; ".join(looked.first[kind] for kind, _ in looked.errors.most_common())
     if (share.value if looked.rows == looked.size else share.low) > limit:
-        raise SourceError(f"{words}, more than {key} {limit}; {first}; fix them, or raise the limit")
-    may = f", which may be too many: see {key}" if share.high > limit else ""
+        raise SourceError(f"{words}, more than splits.max_error_rate {limit}; {first}; fix them, or raise the limit")
+    may = ", which may be too many: see splits.max_error_rate" if share.high > limit else ""
     yield f"{words}: {share.low:.1%} to {share.high:.1%}{may}; {first}"
 
 
