@@ -22,8 +22,6 @@ from curation.filter.run import run_filter
 from curation.rundir.graph import list_awaited, make_cache_key, resolve_outputs
 from curation.storage.paths import to_place
 
-BAD = tuple(range(6))
-
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> TrustPackage:
