@@ -19,7 +19,7 @@ from curation.pipeline.forecasting import Forecast, forecast_run
 from curation.pipeline.grading import require_checkers
 from curation.pipeline.growth import describe_growth, find_deals
 from curation.pipeline.opened import check_settings, open_run, settle
-from curation.pipeline.outlook import iter_memory_lines, iter_student_steps, iter_type_lines
+from curation.pipeline.outlook import iter_few_steps, iter_memory_lines, iter_type_lines
 from curation.pipeline.probing import LeftOut
 from curation.pipeline.roles import check_models
 from curation.pipeline.students import check_students
@@ -141,7 +141,7 @@ def _build_plan(opened: Opened[Any], forecaster: Forecaster | None, memory: Sequ
 class CheckedLine(NamedTuple):
     """A line on something that was checked."""
 
-    kind: Literal["source", "split", "rows", "model", "setting", "student", "memory", "warning"]
+    kind: Literal["source", "split", "rows", "model", "setting", "memory", "warning"]
     text: str
 
 
@@ -188,9 +188,12 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
         yield CheckedLine("model", f"{role}: {_describe_model(model, states)}")
     yield from (CheckedLine("setting", line) for line in (*describe_resolved(config), *iter_type_lines(config)))
     yield from (CheckedLine("memory", line) for line in iter_memory_lines(config))
-    for line in iter_student_steps(config, num_pool):
-        yield CheckedLine("warning" if line.startswith("warning") else "student", line)
-    words = [*doubts, *iter_warnings(config), *iter_group_warnings(find_possible_groups(config, seen))]
+    words = [
+        *doubts,
+        *iter_warnings(config),
+        *iter_few_steps(config, num_pool),
+        *iter_group_warnings(find_possible_groups(config, seen)),
+    ]
     yield from (CheckedLine("warning", f"warning: {line}") for line in words)
 
 

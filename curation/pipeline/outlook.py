@@ -26,32 +26,26 @@ FEW = 50
 """Minimum number of optimizer steps; fewer hardly move a student from its base (200 rows in batches of 128 are two)."""
 
 
-def iter_student_steps(config: RunConfig, num_pool: int) -> Iterator[str]:
-    """Yield a line for each recipe of a run, a warning if it has few steps; none if only the labels decide the budget.
+def iter_few_steps(config: RunConfig, num_pool: int) -> Iterator[str]:
+    """Yield a warning for each recipe of a run with few steps; none if only the labels decide the budget.
 
     ``num_pool``: rows of the pool of one generation.
     """
     budget = config.selection.budget
-    if budget.n is not None:
-        about, num_rows = "", budget.n
-    elif budget.share is not None:
-        about, num_rows = "about ", count_share(budget.share, num_pool)
-    elif budget.oracle:
-        about, num_rows = "at most ", min(budget.cap, num_pool)
-    else:
-        return
+    num_rows = budget.n if budget.share is None else count_share(budget.share, num_pool)
     recipes: dict[str, StudentConfig] = {"student": config.student} if config.generations else {}
     for generation in config.generations:
         recipes |= {f"student {name}": own.recipe or config.student for name, own in generation.students.items()}
     for name, recipe in recipes.items():
-        if not isinstance(recipe, LmStudentConfig) or (steps := recipe.num_steps(num_rows)) is None:
+        if num_rows is None or not isinstance(recipe, LmStudentConfig):
             continue
-        line = (
-            f"{name}: {about}{num_rows:,} rows, global_batch_size {recipe.global_batch_size:,}: {about}{steps:,} "
-            f"optimizer step{'s' if steps != 1 else ''}"
-        )
-        mend = "lower global_batch_size, give it more epochs, or select more rows"
-        yield line if steps >= FEW else f"warning: {line}, which hardly move it from its base; {mend}"
+        steps = recipe.num_steps(num_rows)
+        if steps is not None and steps < FEW:
+            yield (
+                f"{name}: {num_rows:,} rows, global_batch_size {recipe.global_batch_size:,}: {steps:,} optimizer "
+                "steps, which hardly move it from its base; lower global_batch_size, give it more epochs, or select "
+                "more rows"
+            )
 
 
 def iter_type_lines(config: RunConfig) -> Iterator[str]:

@@ -26,7 +26,7 @@ from curation.sources import (
 )
 from curation.sources.readers import SampledRow
 from curation.sources.splits import convert_ids
-from curation.stages.deal import NO_AUDIT, POOL, describe_errors, make_example_table
+from curation.stages.deal import POOL, describe_errors, make_example_table
 
 RUNS, RUN_ROWS = 20, 50
 """Number and length of the runs of consecutive rows read of a source, so that little of large files is read."""
@@ -44,12 +44,8 @@ class Looked:
     rows: int = 0
     size: int
     errors: Counter[str] = field(default_factory=Counter)
-    gold: int = 0
-    """Number of rows with a gold label; counted only for an audited pool."""
     unread: Counter[str] = field(default_factory=Counter)
     """Number of rows by unreadable label that was made elsewhere, cut to ``VALUE`` characters."""
-    no_gold: str = ""
-    """Description of the first pool row with an unreadable gold label, as in ``first``; "" if there is none."""
     first: dict[str, str] = field(default_factory=dict)
     """Description of the first row by kind of error: its place, its columns' values and the domain's message."""
     values: dict[str, Counter[str]] = field(default_factory=dict)
@@ -76,12 +72,7 @@ def preview(
         for place, (name, size) in enumerate(assignment.counts.items()):
             rows = [drawn[row] for row in np.flatnonzero(split_N == place)]
             domain = get_domain(config.domain_of(name))
-            looked = found[name] = _look_at_rows(rows, items, domain, name, size)
-            if name == POOL and config.splits.audit:  # read as a split that needs gold labels
-                refused = _look_at_rows(rows, items, domain, "test", size)
-                looked.gold = len(rows) - refused.errors.total()
-                if of_gold := [kind for kind in refused.first if kind not in {"no_gold", *looked.errors}]:
-                    looked.no_gold = f"{refused.first[of_gold[0]]}; it "
+            found[name] = _look_at_rows(rows, items, domain, name, size)
     return found
 
 
@@ -116,7 +107,7 @@ def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[st
 
     Raises:
         SourceError: more than ``splits.max_error_rate`` of a split's rows cannot be used: with 95 % confidence or, if
-            all were looked at, for certain; or no row of an audited pool has a gold label.
+            all were looked at, for certain.
     """
     limit = config.splits.max_error_rate
     for name, looked in found.items():
@@ -130,9 +121,6 @@ def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[st
                 f"out: write them as answers of {config.domain.name} are written, or add the words of classes to "
                 "domain.classes"
             )
-    if config.splits.audit and (pool := found[POOL]).rows and pool.gold == 0 and sum(pool.errors.values()) < pool.rows:
-        rows = f"{pool.rows:,} (of {pool.size:,}, looked at)"
-        raise SourceError(f"splits.audit: {pool.no_gold}{NO_AUDIT.format(rows=rows)}")
 
 
 def _check_usable(split: str, looked: Looked, limit: float) -> Iterator[str]:
