@@ -50,7 +50,7 @@ def key(stage: Stage) -> Any:
 def test_further_decodings_add_stages_and_leave_those_of_the_main_one_as_they_are() -> None:
     plain_tests = asking(config(STUDENT))
     assert sorted(plain_tests) == [f"gen-0/test-{model}" for model in ("base", "naive", "teacher", "trust")]
-    more = asking(config(STUDENT, evaluation={"preset": "strategy_games", "cache": False}))
+    more = asking(config(STUDENT, evaluation={"preset": "strategy_games"}))
     assert set(plain_tests) < set(more) and len(more) == 12
     assert {name: key(more[name]) for name in plain_tests} == {name: key(stage) for name, stage in plain_tests.items()}
     nucleus, hot = (more[f"gen-0/test-naive-{kind}"] for kind in ("nucleus", "high_temperature"))
