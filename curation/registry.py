@@ -185,7 +185,7 @@ class Backend:
     asks: bool = True
     """Whether it asks a model or takes as long as one; otherwise there is no speed to probe."""
     probe_rows: int | None = None
-    """Default number of rows that a forecast asks, for a backend where each row is paid for."""
+    """Default number of rows that a forecast asks, where each row is paid for or a model answers many at once."""
     fed_twice: int = 0
     """Maximum number of prompt tokens that are fed again if a row passes a gate: a block of a prefix cache."""
 
@@ -194,7 +194,14 @@ BACKENDS: Registry[Backend] = Registry(
     "backend",
     {
         "transformers": Backend("curation.teachers.transformers:TransformersTeacher", all_cores=True),
-        "vllm": Backend("curation.teachers.vllm:VllmTeacher", calls=8, replaceable=False, all_cores=True, fed_twice=16),
+        "vllm": Backend(
+            "curation.teachers.vllm:VllmTeacher",
+            calls=8,
+            replaceable=False,
+            all_cores=True,
+            probe_rows=1200,
+            fed_twice=16,
+        ),
         "scripted": Backend("curation.teachers.scripted:ScriptedTeacher", weights=False),
         "endpoint": Backend("curation.teachers.endpoint:EndpointTeacher", weights=False, calls=2, probe_rows=32),
         "given": Backend("curation.teachers.scripted:GivenTeacher", weights=False, asks=False),

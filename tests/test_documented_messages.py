@@ -11,7 +11,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -116,31 +115,18 @@ PRODUCED = {
 }
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, stderr: str) -> None:
-    """What the process that asks a cluster says."""
-    from curation.cluster import capacity
+def another_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
 
-    answer = SimpleNamespace(returncode=1, stderr=f"Traceback\n{stderr}\n")
-    monkeypatch.setattr(capacity.subprocess, "run", lambda *command, **how: answer)
-    capacity._check_ray("host:6379")
+    from curation.cluster import capacity, session
+    from curation.config import RayConfig
 
+    def init(**settings: Any) -> None:
+        raise RuntimeError("Version mismatch")
 
-def refused_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked(monkeypatch, "ray.exceptions.AuthenticationError: the token is invalid")
-
-
-def other_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    from curation.cluster import capacity, ray_private
-
-    monkeypatch.setattr(ray_private, "ask_head", lambda address, timeout: ("2.59.0", []))
-    capacity.ask("host:6379")
-
-
-def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    from curation.cluster import capacity, ray_private
-
-    monkeypatch.setattr(ray_private, "ask_head", lambda address, timeout: (None, ["/no/such/socket"]))
-    capacity.ask("host:6379")
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(capacity, "check_answers", lambda address: None)
+    session._start_ray(RayConfig(address="host:6379"))
 
 
 def too_small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,9 +196,7 @@ def changed_source(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 HERE: dict[str, tuple[type[Exception], Callable[[pytest.MonkeyPatch], None]]] = {
-    "does not take this token": (ClusterError, refused_token),
-    "the cluster runs Ray ..., and this driver ...": (ClusterError, other_ray),
-    "none of its nodes is this machine": (ClusterError, elsewhere),
+    "cannot be joined from this machine (...)": (ClusterError, another_cluster),
     "the cluster is too small: teacher.actors asks for ...": (ClusterError, too_small),
     "access is denied": (RunDirError, denied),
     "... rows in, ... rows out": (CommitError, lost_rows),

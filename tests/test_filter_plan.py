@@ -39,7 +39,7 @@ def planned(local_ray: Any, tmp_path_factory: pytest.TempPathFactory):
         "output": {"path": str(directory / "out")},
         "keep": {"share": 0.1},
         "teacher": {"chunk_rows": 25, "scripted": scripted},
-        "prices": {"currency": "EUR", "cpu_hour": 1.0, "storage_gb_month": 0.02},
+        "prices": {"currency": "EUR", "cpu_hour": 1.0},
         "ray": {"num_cpus": 2},
     }
     path = directory / "filter.yaml"
@@ -60,11 +60,11 @@ def test_a_plan_shows_the_stages_and_forecasts_what_is_left(planned):
     _, told = planned
     first, second, *_ = told["plan"].splitlines()
     assert first == "pool: 600 rows in 3 files"
-    assert second.split() == ["stage", "rows", "seconds", "range", "by", "state"]
+    assert second.split() == ["stage", "rows", "seconds", "state"]
     for name in ("pool-0000", "label-0000", "shift-0000", "cut", "write-0000"):
         assert f"\n{name} " in told["plan"]
     assert "for label-0000, by 1 actors at most" in told["plan"] and "300 rows drawn at random" in told["plan"]
-    assert "EUR together, with a month of storage" in told["plan"]
+    assert "EUR together " in told["plan"]
 
 
 @pytest.mark.slow

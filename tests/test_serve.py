@@ -15,7 +15,7 @@ from tiny_package import sums, tiny_package
 
 from curation.filter import Filter
 from curation.metrics.shift import CLEAR_AUC
-from curation.telemetry.metrics import ROWS_SERVED, SHIFT_AUC, SHIFT_AUC_LOW
+from curation.telemetry.metrics import ROWS_SERVED, SHIFT_AUC_LOW
 
 ROOT = Path(__file__).parents[1]
 TOKEN = {"token_env": "HOME"}  # a variable that Ray's processes have, whenever they were started
@@ -99,5 +99,5 @@ def test_rows_of_concurrent_requests_come_back_with_their_trust(served):
     until = time.monotonic() + 30
     while not exported(SHIFT_AUC_LOW.name) and time.monotonic() < until:
         time.sleep(0.5)
-    assert 0 <= exported(SHIFT_AUC_LOW.name)["serve"] <= exported(SHIFT_AUC.name)["serve"] <= 1
+    assert 0 <= exported(SHIFT_AUC_LOW.name)["serve"] <= 1
     assert exported(ROWS_SERVED.name)["serve"] >= len(rows)

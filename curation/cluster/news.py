@@ -6,7 +6,6 @@ nor the disk that it spills to has room for an object, the failing stage's messa
 """
 
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,8 +16,6 @@ from curation.telemetry.console import say
 
 MOST, SAME = 200, 60
 """Maximum length of a line on the terminal, and length of the prefix by which lines count as equal, in characters."""
-SPILL_SETTING = "RAY_object_spilling_directory"
-"""The environment variable that names the folder to which a Ray started here spills."""
 
 _hearers: list[Callable[[str], None]] = []
 
@@ -70,23 +67,11 @@ def describe_full_store(error: BaseException | None) -> str | None:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if error is None:
         return None
-    folder = find_spill_folder()
     return (
-        "Ray's object store is full, and so is the disk that it spills to "
-        f"({folder or 'the folder that --object-spilling-directory of ray start names, else --temp-dir'}); "
-        "free space there, or name a folder on a larger disk "
-        f"({SPILL_SETTING if folder else 'the same option'}), "
-        "or take less at a time: docs/operations.md, size of a row"
+        "Ray's object store is full, and so is the disk that it spills to (below /tmp unless RAY_TMPDIR or "
+        "RAY_object_spilling_directory, or for a joined Ray an option of ray start, names another folder); free space "
+        "there, name a folder on a larger disk, or take less at a time: docs/operations.md, size of a row"
     )
-
-
-def find_spill_folder() -> str | None:
-    """Return the folder to which this driver's own Ray, on the loopback address, spills; None for a joined Ray."""
-    if not ray.is_initialized() or not ray.get_runtime_context().gcs_address.startswith("127."):
-        return None
-    parent = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
-    default = f"{parent}/ray/{ray.get_runtime_context().get_session_name()}"
-    return os.environ.get(SPILL_SETTING) or default
 
 
 def hide_full_store(record: logging.LogRecord) -> bool:

@@ -4,9 +4,10 @@ No other module of ``curation`` and ``train`` imports a private name of Ray. A r
 ``tests/curation/cluster/test_ray_private.py`` calls each against a real Ray and names the release that changed it.
 """
 
-import json
 import logging
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,8 +20,7 @@ def starting(tell: Callable[[str], None], *, alone: bool = False) -> Iterator[No
 
     Ray's own handlers of SIGTERM (one in Python, one in C++) would end the process without a commit. If the start
     fails, the processes that it began are ended. With ``alone``, Ray listens on the loopback address, as by default
-    only on macOS and Windows (``ray.init`` replaces a given loopback address by the network's), and does not start the
-    process that forwards the workers' output to drivers, since none listens (``log_to_driver``).
+    only on macOS and Windows (``ray.init`` replaces a given loopback address by the network's).
     """
     from ray._private import ray_constants, utils, worker
     from ray._private.node import Node
@@ -35,8 +35,7 @@ def starting(tell: Callable[[str], None], *, alone: bool = False) -> Iterator[No
         begin(node, *arguments, **named)
 
     changes: list[tuple[Any, str, Any]] = [(utils, "set_sigterm_handler", lambda _: None), (Node, "__init__", note)]
-    if alone:
-        changes += [(ray_constants, "ENABLE_RAY_CLUSTER", False), (Node, "start_log_monitor", lambda node: None)]
+    changes += [(ray_constants, "ENABLE_RAY_CLUSTER", False)] if alone else []
     with ExitStack() as before:
         for of, name, value in changes:
             before.callback(setattr, of, name, getattr(of, name))
@@ -53,31 +52,7 @@ def starting(tell: Callable[[str], None], *, alone: bool = False) -> Iterator[No
                 signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))  # over that of C++
 
 
-def find_head_address(address: str) -> str | None:
-    """Return ``HOST:PORT`` of the Ray that an address means, or None for ``local``; refuse ``auto`` without a Ray."""
-    from ray._private.services import canonicalize_bootstrap_address
-
-    return canonicalize_bootstrap_address(address)
-
-
-def ask_head(address: str, *, timeout: float) -> tuple[str | None, list[str]]:
-    """Return the version of the Ray at ``HOST:PORT`` (None if unreported) and the path of each node's socket.
-
-    Heads of any version answer this process, which has not joined them; sockets of another version are not asked for.
-    """
-    import ray
-    from ray._common.usage.usage_lib import get_cluster_metadata
-    from ray._raylet import GcsClient  # type: ignore[attr-defined]
-
-    client = GcsClient(address=address)
-    version = (get_cluster_metadata(client) or {}).get("ray_version")
-    nodes = client.get_all_node_info(timeout=timeout).values() if version in (None, ray.__version__) else ()
-    return version, [node.raylet_socket_name for node in nodes]
-
-
-def list_reported_types() -> set[str]:
-    """Return the node types that an autoscaler before version 2 reports; a later one labels its nodes."""
-    from ray.experimental.internal_kv import _internal_kv_get
-
-    report = json.loads(_internal_kv_get("__autoscaling_status") or "{}")
-    return set((report.get("autoscaler_report", {}).get("node_type_mapping") or {}).values())
+def ask_head(address: str, *, seconds: float) -> None:
+    """Raise ``subprocess.SubprocessError`` unless a Ray of this version answers at ``HOST:PORT`` in time."""
+    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+    subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=True)

@@ -12,7 +12,7 @@ from curation import memory, namesakes, own_modules
 from curation.activity import doing
 from curation.cluster import capacity, news, nodes, ray_private
 from curation.config import RayConfig
-from curation.errors import ClusterError, RunFailedError
+from curation.errors import RunFailedError
 from curation.heavy import ray
 from curation.json_types import Json
 from curation.stopping import deferred, stopped_by_signals
@@ -78,27 +78,15 @@ def _start_ray(settings: RayConfig) -> None:
         except Exception as error:  # Ray raises plain ones where its processes do not start, or not in time
             if address != capacity.LOCAL:
                 ray.shutdown()  # if the versions differ, it has partly joined
-                raise ClusterError(f"ray.address: {address!r} cannot be joined from this machine ({error})") from error
+                raise capacity.make_join_error(address, error) from error
             if "timed out" not in str(error):
                 raise RunFailedError(f"Ray did not start: {type(error).__name__}: {error}") from error
             if attempt == RAY_ATTEMPTS:
                 raise RunFailedError(
-                    f"Ray did not start: {error}; the machine has {_describe_pressure()}: end other programs or wait "
-                    "until they have ended, then give the same command again; or lower ray.num_cpus"
+                    f"Ray did not start: {error}; is the machine busy or out of memory? End other programs, then give "
+                    "the same command again; or lower ray.num_cpus"
                 ) from error
-            say(
-                f"Ray did not start in time, attempt {attempt} of {RAY_ATTEMPTS}; the machine has "
-                f"{_describe_pressure()}; trying again; end other programs to make it faster"
-            )
-
-
-def _describe_pressure() -> str:
-    """Return what may slow a start on this machine, in words: its load average, and its free memory."""
-    words = f"a load average of {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
-    with suppress(OSError):
-        usable = memory.read_usable_memory()
-        words += f" and {usable.free / 2**30:.1f} of {usable.total / 2**30:.1f} GiB of memory free"
-    return words
+            say(f"Ray did not start in time, attempt {attempt} of {RAY_ATTEMPTS}; trying again")
 
 
 @contextmanager

@@ -291,8 +291,6 @@ def _check_room(config: RunConfig) -> Finding:
     waits = capacity.check_room(capacity.list_needs(config))
     if waits is not None:
         return warn(waits, "if the autoscaler has no such nodes, add some or ask for less")
-    if idle := capacity.describe_idle(config, [node["Resources"] for node in nodes.list_living()]):
-        return warn("; ".join(idle), "more actors label faster and cost no more")
     return ok("enough for everything that the configuration starts at once, on nodes that are otherwise idle")
 
 

@@ -14,7 +14,7 @@ from curation.errors import ConfigError
 from curation.escaping import echo
 from curation.json_types import Json
 from curation.storage.paths import to_place
-from curation.telemetry.console import progress
+from curation.telemetry.console import tell_progress
 
 RUN_DIR = click.argument("run_dir")
 GENERATION = click.option("--generation", type=int, metavar="NUMBER", help="The generation (default: the last).")
@@ -127,8 +127,7 @@ def verify(target: str, allow_code: tuple[str, ...], as_json: bool) -> None:
     from curation.commands.printing import show
     from curation.commands.verify import verify
 
-    with progress("verify") as update:
-        found = verify(target, update, allow_code)
+    found = verify(target, tell_progress("verify"), allow_code)
     show(asdict(found), "curation.commands:verify.j2", as_json=as_json)
     sys.exit(1 if found.damage else 0)
 

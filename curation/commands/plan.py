@@ -14,13 +14,11 @@ from curation.config.states import find_depth_problem, find_other_layers
 from curation.errors import ModelError
 from curation.features import parts
 from curation.json_types import Json
-from curation.metrics import Estimate
-from curation.metrics.totals import make_exact
-from curation.pipeline.forecasting import Basis, Forecast, count_rows_left, estimate, estimate_run, forecast_run
+from curation.pipeline.forecasting import Forecast, forecast_run
 from curation.pipeline.grading import require_checkers
 from curation.pipeline.growth import describe_growth, find_deals
 from curation.pipeline.opened import check_settings, open_run, settle
-from curation.pipeline.outlook import iter_long_prompts, iter_memory_lines, iter_student_steps, iter_type_lines
+from curation.pipeline.outlook import iter_few_steps, iter_memory_lines, iter_type_lines
 from curation.pipeline.probing import LeftOut
 from curation.pipeline.roles import check_models
 from curation.pipeline.students import check_students
@@ -33,7 +31,6 @@ from curation.stages.fit import check_search
 from curation.stages.prepare import check_columns
 from curation.stages.preview import check_preview, find_possible_groups, iter_group_warnings, preview
 from curation.storage.paths import require_reachable
-from curation.telemetry.console import say
 
 Forecaster = Callable[[Sequence[Stage], Known], tuple[Forecast | None, Sequence[LeftOut]]]
 """Function of remaining stages and known outputs that returns a forecast and the stages missing from it."""
@@ -41,7 +38,7 @@ Forecaster = Callable[[Sequence[Stage], Known], tuple[Forecast | None, Sequence[
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedStage:
-    """A stage of a plan, with its state, rows and time."""
+    """A stage of a plan, with its state and rows."""
 
     name: str
     step: int
@@ -51,12 +48,8 @@ class PlannedStage:
     words: str
     """State in words, with what changed, which stage it waits for, or why there is nothing to do."""
     rows: int | None
-    seconds: float | None
-    """Actual or forecast time in seconds, or None if no stage like it was measured in this run."""
-    range: tuple[float, float] | None = None
-    basis: Basis | None = None
-    tokens: int | None = None
-    """Forecast number of tokens to read and write, if known."""
+    seconds: float | None = None
+    """Time that the stage took, if it is done."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +57,6 @@ class Plan:
     """All stages of a run or a filter, with a forecast of those that ask its teacher if a probe was made."""
 
     stages: list[PlannedStage]
-    total: Estimate
     forecast: Forecast | None
     left_out: Sequence[LeftOut] = ()
     pool: str | None = None
@@ -75,13 +67,11 @@ class Plan:
     """One line per actor and training worker of a run, with needed and available memory."""
 
     def to_json(self) -> Json:
-        """Return the plan as a JSON object; its total tokens are of the remaining stages whose tokens are known."""
-        known = [stage.tokens for stage in self.stages if stage.tokens is not None]
+        """Return the plan as a JSON object."""
         return {
             "pool": self.pool,
             "added": self.added,
             "stages": [asdict(stage) for stage in self.stages],
-            "total": {"seconds": self.total.to_json(), "tokens": sum(known) if known else None},
             "forecast": None if self.forecast is None else self.forecast.to_json(),
             "left_out": [item._asdict() for item in self.left_out],
             "memory": list(self.memory),
@@ -97,8 +87,8 @@ def make_plan(
 ) -> Plan:
     """Return every stage with its rows and state, and with ``probe`` a forecast of those that ask the first teacher.
 
-    The probe labels a sample of ``num_rows`` rows (None: a moderate number) on Ray, by the actors that the run or the
-    filter would start. It changes nothing in the directory. ``recut`` is that of ``curate filter``.
+    The probe labels a sample of ``num_rows`` rows (None: a moderate number) on Ray, by one of the actors that
+    the run or the filter would start. It changes nothing in the directory. ``recut`` is that of ``curate filter``.
 
     Raises:
         ConfigError: a process of a run does not fit.
@@ -113,10 +103,11 @@ def make_plan(
         forecaster = partial(filters.forecast_filter, output)
     else:
         opened = run = open_run(config)
+        if not run.is_settled():
+            check_models(config, loads=True)
         forecaster, memory = partial(forecast_run, run), tuple(iter_memory_lines(config))
     if not opened.is_settled():
-        for line in opened.checks():
-            say(line)
+        capacity.check_machine(config.ray, opened.needs)
     return _build_plan(opened, partial(forecaster, num_rows=num_rows) if probe else None, memory)
 
 
@@ -126,23 +117,13 @@ def _build_plan(opened: Opened[Any], forecaster: Forecaster | None, memory: Sequ
     found = list(iter_statuses(ordered, manifest, known))
     left = [status.stage for status in found if not status.is_settled]
     made, left_out = (None, ()) if forecaster is None else forecaster(left, known)
-    ahead = {} if made is None else {stage.name: stage for stage in made.stages}
-    step_of, stages, seconds_of = count_steps(ordered), list[PlannedStage](), dict[str, Estimate]()
+    step_of, stages = count_steps(ordered), list[PlannedStage]()
     for status in found:
         stage, name, facts = status.stage, status.stage.name, Json()
         if status.state == "done":
             facts = {"rows": manifest.stages[name].rows, "seconds": manifest.stages[name].seconds}
         elif status.state == "skipped":
             facts = {"rows": 0, "seconds": 0.0}
-        else:
-            forecast = ahead.get(name)
-            if forecast is not None:
-                facts["tokens"] = round(forecast.prompt_tokens.value + forecast.output_tokens.value)
-            probed = None if forecast is None else forecast.seconds
-            about = estimate(stage, count_rows_left(stage, manifest, known), probed, manifest.stages)
-            if about is not None:
-                span = seconds_of[name] = about.seconds
-                facts |= {"seconds": span.value, "range": (span.low, span.high), "basis": about.basis}
         stages.append(
             PlannedStage(
                 name=name,
@@ -150,17 +131,16 @@ def _build_plan(opened: Opened[Any], forecaster: Forecaster | None, memory: Sequ
                 after=list_awaited(stage),
                 state=status.state,
                 words=status.words,
-                **{"rows": stage.num_rows, "seconds": None, **facts},
+                **{"rows": stage.num_rows, **facts},
             )
         )
-    total = estimate_run(ordered, seconds_of) if left else make_exact(0.0)
-    return Plan(stages=stages, total=total, forecast=made, left_out=left_out, memory=memory, **opened.growth)
+    return Plan(stages=stages, forecast=made, left_out=left_out, memory=memory, **opened.growth)
 
 
 class CheckedLine(NamedTuple):
     """A line on something that was checked."""
 
-    kind: Literal["source", "split", "rows", "model", "setting", "student", "memory", "warning"]
+    kind: Literal["source", "split", "rows", "model", "setting", "memory", "warning"]
     text: str
 
 
@@ -206,18 +186,12 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
         yield CheckedLine("model", f"{role}: {_describe_model(model, states)}")
     yield from (CheckedLine("setting", line) for line in (*describe_resolved(config), *iter_type_lines(config)))
     yield from (CheckedLine("memory", line) for line in iter_memory_lines(config))
-    for line in iter_student_steps(config, num_pool):
-        yield CheckedLine("warning" if line.startswith("warning") else "student", line)
-    long = iter_long_prompts(config, {split: looked.examples for split, looked in seen.items()})
     words = [
         *doubts,
         *iter_warnings(config),
+        *iter_few_steps(config, num_pool),
         *iter_group_warnings(find_possible_groups(config, seen)),
-        *long,
     ]
-    here = config.teacher.endpoint is None and (config.teacher.given is None or config.teacher.reader is not None)
-    if here and capacity.find_address(config.ray) == capacity.LOCAL:
-        words += capacity.describe_idle(config, [capacity.get_local_resources(config.ray)])
     yield from (CheckedLine("warning", f"warning: {line}") for line in words)
 
 

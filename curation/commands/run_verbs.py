@@ -253,7 +253,7 @@ def plan(config: str, overrides: tuple[str, ...], **how: Any) -> None:
     """Show the stages, their rows and what is already done, and forecast what labelling takes and costs.
 
     CONFIG is that of a run or of a filter; `curate filter --plan` takes PACKAGE POOL too. The forecast rests on a
-    probe: a random sample of the rows is labelled by the actors that the command itself would start.
+    probe: a random sample of the rows is labelled by one of the actors that the command itself would start.
     """
     show_plan((load.load_filter if load.is_filter(config) else load.load_config)(config, overrides), **how)
 

@@ -52,19 +52,11 @@ class PricesConfig(Section):
     gpu_hour: Price | None = None
     """Price of one GPU for an hour, with its share of the node."""
     cpu_hour: Price | None = None
-    """Price of one CPU for an hour."""
-    node_hour: Price | None = None
-    """Price of a whole node for an hour, in place of the two above; a node counts for as many actors as fit on it."""
-    storage_gb_month: Price | None = None
-    """Price of a gigabyte (10^9 bytes) in the run directory's store for a month."""
+    """Price of one CPU for an hour. Of a node's price, give an actor's share by one of the two."""
     per_million_prompt_tokens: Price | None = None
     """Price of a million tokens that the first teacher reads. Unset: ``teacher.endpoint.price``, if given."""
     per_million_output_tokens: Price | None = None
     """Price of a million tokens that the first teacher writes."""
-
-    def _iter_problems(self) -> Iterator[str]:
-        if self.node_hour is not None and not (self.gpu_hour is None and self.cpu_hour is None):
-            yield "node_hour pays for all of a node: give it, or gpu_hour and cpu_hour, not both"
 
 
 DEFAULT_SHARES = 4

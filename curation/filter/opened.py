@@ -27,7 +27,6 @@ from curation.registry import BACKENDS
 from curation.rundir.graph import Known, Stage
 from curation.rundir.manifest import Manifest
 from curation.sources import Assignment, Permutation, SourceFile, check_unchanged, discover
-from curation.stages.preview import check_pool
 from curation.storage import lease
 from curation.storage.paths import Place, require_reachable, write_atomically
 from curation.telemetry.console import say
@@ -65,13 +64,6 @@ class OpenedFilter(Opened[FilterConfig]):
     def begin(self) -> Iterator[str]:
         """Yield a description of the gate, if there is one."""
         yield from self.gate.words
-
-    def checks(self) -> Iterator[str]:
-        """Check the machine's resources, and yield messages about rows of new files that cannot be used."""
-        capacity.check_machine(self.config.ray, self.needs)
-        if new := [file for rnd in self.new for file in rnd.files]:
-            domain, limit = self.package.description.domain, self.config.pool.max_error_rate
-            yield from check_pool(new, domain, self.config.seed, limit)
 
 
 def _describe_files(rounds: Sequence[PoolRows]) -> str:

@@ -76,28 +76,17 @@ def sum_together(estimates: Iterable[Estimate]) -> Estimate:
     return Estimate(value=value, low=low, high=high, n=max((item.n for item in given), default=0))
 
 
-def sum_independent(estimates: Iterable[Estimate]) -> Estimate:
-    """Return the sum of estimates with independent errors: distances to the bounds add as squares.
-
-    MOVER (Zou, Donner, "Construction of confidence limits about effect measures", Statistics in Medicine 2008).
-    """
-    given: list[Estimate] = list(estimates)
-    value = math.fsum(item.value for item in given)
-    below = math.sqrt(math.fsum((item.value - item.low) ** 2 for item in given))
-    above = math.sqrt(math.fsum((item.high - item.value) ** 2 for item in given))
-    return Estimate(value=value, low=value - below, high=value + above, n=sum(item.n for item in given))
-
-
-def widen_estimate(estimate: Estimate, share: float) -> Estimate:
-    """Add an independent error of at most ``share`` of the value to an estimate, e.g. because speed varies by the hour.
-
-    An estimate without an interval gets that of this error alone.
-    """
-    own = estimate if math.isfinite(estimate.low) else make_exact(estimate.value, estimate.n)
-    other = Estimate(value=0.0, low=-share * own.value, high=share * own.value, n=0)
-    return sum_independent([own, other])
+def add_exact(estimate: Estimate, number: float) -> Estimate:
+    """Return the sum of an estimate and a number without error."""
+    value, low, high = (number + x for x in (estimate.value, estimate.low, estimate.high))
+    return Estimate(value=value, low=low, high=high, n=estimate.n)
 
 
 def make_exact(value: float, n: int = 0) -> Estimate:
     """Return a known number as an estimate without error."""
     return Estimate(value=value, low=value, high=value, n=n)
+
+
+def make_rough(value: float, n: int) -> Estimate:
+    """Return a value of which nothing says how far it is off, so without an interval."""
+    return Estimate(value=value, low=math.nan, high=math.nan, n=n)

@@ -79,13 +79,11 @@ class ModelActor:
 
     def _work_on(self, begun: Begun, call: Call, session: "_PassSession", *, is_alone: bool) -> Begun | None:
         """Work on a chunk, and return the call's next one, or None if there is none or the call works alone."""
-        seconds = time.monotonic()
         token = _call.set(call)
         self._answered[call] = begun.num_written
         try:
             with self._shares.measured() as share, self._watch.busy(session.this.actors.hang_seconds):
                 rows = _ChunkWork(session, call, begun, share, queue=self._queue, actor=self._id).done()
-                session.job.telemetry.observe(metrics.CHUNK_SECONDS, time.monotonic() - seconds)
         finally:
             del self._answered[call]
             _call.reset(token)
@@ -160,10 +158,7 @@ class _PassSession:
         self.worker = job.worker(models)
         self._facts: list[dict[str, float]] = []
         if models.num_starts > num_before:
-            seconds = time.monotonic() - begun
-            self._facts.append({"start_seconds": seconds, **models.facts})
-            job.telemetry.observe(metrics.TEACHER_START_SECONDS, seconds)
-            job.telemetry.add(metrics.ACTOR_STARTS, 1)
+            self._facts.append({"start_seconds": time.monotonic() - begun, **models.facts})
 
     def started(self) -> dict[str, float] | None:
         """Return duration and facts of the model's start for the first caller, or None if the model ran before."""
@@ -215,8 +210,6 @@ class _ChunkWork:
         worker, seconds = self._session.worker, self._share()
         table = worker.write(self._parts, note) if self._parts else commits.WRITTEN.empty_table()
         spent: Json = {"seconds": round(seconds - self._seconds, 6), "actor": self._actor}
-        if worker.slots is not None:
-            spent["slots"] = worker.slots
         if worker.meter is not None:
             spent["tokens"] = list(astuple(worker.meter.take()))
         self._parts, self._seconds, self._last = [], seconds, time.monotonic()

@@ -161,8 +161,6 @@ class ChunkSpent(NamedTuple):
     rows: int
     prompt_tokens: int
     output_tokens: int
-    slots: int | None = None
-    """Number of rows that the actor's model answers concurrently."""
 
 
 class PassResult(NamedTuple):

@@ -7,7 +7,7 @@ chunk or for the store.
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from typing import Unpack
@@ -31,7 +31,7 @@ from curation.registry import BACKENDS
 from curation.storage.lease import guard_nothing
 from curation.tables import commits, io
 from curation.tables.compaction import compact
-from curation.tables.stream import CommitRound, WrittenFragment, commit_stream
+from curation.tables.stream import WrittenFragment, commit_stream
 from curation.tasks import make_driver_error
 from curation.telemetry import metrics
 from curation.telemetry.metrics import Telemetry
@@ -166,21 +166,20 @@ class Tally:
         used = note.get("spent", {})
         prompt, output = used.get("tokens", (0, 0))
         if used:
-            spent = ChunkSpent(used["actor"], used["seconds"], written.num_rows, prompt, output, used.get("slots"))
+            spent = ChunkSpent(used["actor"], used["seconds"], written.num_rows, prompt, output)
             self.of_chunks.append(spent)
         with self._lock:
             self.spent = self.spent.plus(Spent(prompt_tokens=prompt, output_tokens=output, chunks=1))
             self._errors.update(note.get("errors", {}))
             self._oldest = written.time if self._oldest is None else min(written.time, self._oldest)
 
-    def committed(self, done: CommitRound) -> None:
+    def committed(self, rows_of: Mapping[str, int]) -> None:
         """Record that all fragments that have arrived are committed."""
         with self._lock:
-            rows = self._done + done.rows.get(self._uri, 0)
+            rows = self._done + rows_of.get(self._uri, 0)
             if rows > self._rows:
                 self.spent = self.spent.plus(Spent(commits=1))
                 self._telemetry.add(metrics.ROWS_COMMITTED, rows - self._rows)
-                self._telemetry.observe(metrics.COMMIT_SECONDS, done.seconds)
                 self._last_commit = time.monotonic()
             self._rows, self._oldest = rows, None
         self._tell()
@@ -214,7 +213,6 @@ class Tally:
         self._telemetry.add(metrics.ACTOR_DEATHS, actors.deaths - self._told_deaths)
         self._told_deaths = max(self._told_deaths, actors.deaths)  # another thread may have read later ones
         self._telemetry.set(metrics.ROWS_LEFT, self._total - self._rows)
-        self._telemetry.set(metrics.CHUNKS_LEFT, work.chunks_left)
         self._telemetry.set(metrics.COMMIT_LAG_SECONDS, work.lag_seconds)
         answered = max(self._rows, self._done + look.answered)
         return Standing(rows=self._rows, total=self._total, work=work, answered=answered, note=look.pause)

@@ -22,7 +22,7 @@ from curation.json_types import JsonView
 from curation.pipeline.chain import Chain, describe
 from curation.pipeline.grading import require_checkers
 from curation.pipeline.growth import Deals, Files, describe_growth, find_deals, get_rows_identity
-from curation.pipeline.outlook import iter_student_steps, iter_type_lines
+from curation.pipeline.outlook import iter_type_lines
 from curation.pipeline.roles import check_models
 from curation.pipeline.work import Opened
 from curation.redaction import redact_value
@@ -39,7 +39,6 @@ from curation.sources import (
 )
 from curation.stages import fit
 from curation.stages.deal import POOL
-from curation.stages.preview import check_preview, preview
 from curation.storage import lease
 from curation.storage.paths import write_atomically
 
@@ -52,8 +51,6 @@ class OpenedRun(Opened[RunConfig]):
     num_pool: int
     """Number of rows of the pool of one generation."""
     deals: Deals
-    warnings: tuple[str, ...] = ()
-    """Warnings on how the labelled rows are read."""
 
     def save(self) -> None:
         """Write the definition of the run to its directory: its identity and files, and the configuration."""
@@ -66,20 +63,6 @@ class OpenedRun(Opened[RunConfig]):
         check_models(self.config, loads=True)
         yield from iter_type_lines(self.config)
 
-    def checks(self) -> Iterator[str]:
-        """Yield lines on checks and students' steps, on models, and on rows of the sources not yet prepared."""
-        config, files = self.config, self.manifest.source_files
-        yield from (f"warning: {line}" for line in self.warnings)
-        check_models(config, loads=True)
-        capacity.check_machine(config.ray, self.needs)
-        yield from (f"warning: {line}" for line in iter_found(config, "warnings"))
-        yield from iter_student_steps(config, self.num_pool)
-        if self.is_settled(self.chain.preparing):
-            return  # rows are prepared, and were looked at
-        taken = self.deals.taken(files)
-        yield from check_preview(preview(config, files, taken), config)
-        yield from iter_type_lines(config)
-
 
 def open_run(config: RunConfig, *, guard: lease.Guard = lease.guard_nothing) -> OpenedRun:
     """Open a configuration's run directory and check it against the configuration; nothing is written.
@@ -90,7 +73,7 @@ def open_run(config: RunConfig, *, guard: lease.Guard = lease.guard_nothing) -> 
         UserError: the directory belongs to other rows, an input changed, or something that is named does not exist.
     """
     check_models(config)
-    config, warnings = settle(config)
+    config = settle(config).config
     get_domain(config.domain)
     require_checkers(config)
     manifest = Manifest.load(config.directory, guard=guard)
@@ -114,7 +97,6 @@ def open_run(config: RunConfig, *, guard: lease.Guard = lease.guard_nothing) -> 
         chain=chain,
         num_pool=num_pool,
         deals=deals,
-        warnings=warnings,
     )
 
 

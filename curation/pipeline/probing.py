@@ -1,4 +1,4 @@
-"""Probes that ask a teacher about a random sample of a run's rows, by the actors that the run would start."""
+"""Probes that ask a teacher about a random sample of a run's rows, by an actor that the run would start."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -6,8 +6,8 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self, cast
 
-from curation.cluster import capacity, nodes
-from curation.config import AskConfig, DecodingConfig, DomainConfig, RowsConfig
+from curation.cluster import nodes
+from curation.config import ActorsConfig, AskConfig, DecodingConfig, DomainConfig, RowsConfig
 from curation.domains import get_domain
 from curation.errors import ConfigError
 from curation.hashing import derive
@@ -23,18 +23,21 @@ from curation.stages.asking import AskModel
 from curation.stages.deal import POOL, make_example_table
 from curation.stages.label import Label
 from curation.stages.label_chunks import LabelJob
-from curation.stages.probe import SECONDS, MeasuredCost, Population, choose_num_actors, probe
+from curation.stages.probe import MeasuredCost, Population, probe
 from curation.stages.score import ScoredOnly
 from curation.stages.signal import MeasureSignal
 from curation.storage.paths import Place
 from curation.tables import io
 from curation.tables.schemas import FILE_SHIFT
-from curation.telemetry.console import progress, say
+from curation.telemetry.console import say, tell_progress
 
 NOTHING_ASKED = "its labels are columns of the source, and no model is asked"
 """Reason why a stage with a backend that asks no model is in no forecast."""
-PROBE_ROWS = 1024
-"""Default number of rows of a probe, multiplied by the number of chunks that a backend works on at once."""
+PROBE_ROWS = 300
+"""Default number of rows of a probe. They suffice for the shares of errors and unparsed rows: if none is seen in 300
+rows, the share is below 1 % (the default of ``teacher.max_error_rate``) with 95 % confidence."""
+NUM_CHUNKS = 16
+"""Number of chunks of a probe: the first ones warm the actor up, the others say how fast it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +92,10 @@ class StageAsk:
     domain: DomainConfig
     signals: Mapping[str, JsonView] = field(default_factory=dict)
     """Signals that the labelling actors measure in addition to labels, as ``stages.label.Label`` takes them."""
-    stored_scores: int = 0
-    """Number of trust functions whose scores are stored in place of a row's states."""
     fitted: Mapping[str, TrustRef] = field(default_factory=dict)
     """Trust functions by which actors score rows, storing only a sample's states; unknown before a run fits them."""
-    states_share: float = 0.0
-    """With ``fitted``, the share of rows whose states are stored."""
+    states_share: float = 1.0
+    """The share of rows whose states are stored."""
     seed: int | None = None
     """Seed of sampled answers if the stage will give the sample's rows the same answers, else None."""
     note: str | None = None
@@ -207,7 +208,7 @@ def _make_asking(
         decoding=stage.decoding,
         domain=stage.domain,
         signals=signals,
-        stored_scores=len(stage.fitted),
+        states_share=0.0 if stage.fitted else 1.0,
         seed=stage.seed if is_paid else None,
         note=note,
     )
@@ -221,10 +222,10 @@ def probe_all(
     commit_seconds: float,
     hold_cpus: bool,
 ) -> list[AskGroup]:
-    """Label a sample for each kind of question, with the same actors for each engine, which are ended afterwards.
+    """Label a sample for each kind of question, all with one actor, which is ended afterwards.
 
-    ``num_rows``: rows per sample; if None, a moderate number, or fewer if these take half a minute or give narrow
-    intervals (:mod:`curation.stages.probe`). Tables are written to ``directory``. Ray must be running.
+    ``num_rows``: rows per sample, by default a moderate number. Tables are written to ``directory``. Ray must be
+    running.
 
     Raises:
         ConfigError: more rows are asked for than the largest population has.
@@ -240,36 +241,24 @@ def probe_all(
             f"--probe: {num_rows:,} rows are asked for, and {', '.join(largest.splits)} has {largest.num:,}; "
             "ask for fewer"
         )
-    by_engine: dict[str, list[tuple[SplitRows, list[StageAsk]]]] = {}
-    for rows, same in kinds:
-        by_engine.setdefault(fingerprint(to_plain_json([same[0].engine, same[0].model], {})), []).append((rows, same))
+    engine = askings[0].engine
+    spread = {"min": 1, "initial": 1, "max": 1, "num_cpus": count_actor_cpus(engine)}
+    actors = engine.actors.model_copy(update=spread)
+    alone = engine.model_copy(update={"actors": actors})
+    sample = num_rows or BACKENDS[askings[0].ask.backend].probe_rows or PROBE_ROWS
     found: list[AskGroup] = []
-    for of_engine in by_engine.values():
-        engine, backend = of_engine[0][1][0].engine, BACKENDS[of_engine[0][1][0].ask.backend]
-        sample = num_rows or backend.probe_rows or PROBE_ROWS * backend.calls
-        cpus = count_actor_cpus(engine)
-        room = capacity.count_fitting({**engine.actors.each, "CPU": cpus})
-        num = choose_num_actors(min(sample, of_engine[0][0].num), engine.actors.max, room)
-        spread = {"min": num, "initial": num, "max": num, "num_cpus": cpus}
-        engine = engine.model_copy(update={"actors": engine.actors.model_copy(update=spread)})
-        with closing(make_dataset(engine, hold_cpus=hold_cpus)) as dataset:
-            for rows, same in of_engine:
-                folder = directory / f"question-{len(found)}"
-                job = _make_job(same, rows, min(sample, rows.num), engine, folder)
-                left, limit = sum(asking.rows for asking in same), SECONDS if num_rows is None else math.inf
-                stages = ", ".join(asking.stage for asking in same)
-                paid = "; the server is paid for them, and the run finds their answers"
-                say(
-                    f"probe of {stages}: labelling {min(sample, rows.num):,} rows drawn at random"
-                    f"{'' if math.isinf(limit) else f', for about {limit:.0f} s once the model has started'}"
-                    f"{paid if same[0].ask.endpoint is not None else ''}"
-                )
-                population = Population(rows=max(left, 1), is_sampled=left == rows.num)
-                with progress("probe") as update:
-                    measured = probe(
-                        job, dataset, population, seconds=limit, commit_seconds=commit_seconds, update=update
-                    )
-                found.append(AskGroup(tuple(same), measured))
+    with closing(make_dataset(alone, hold_cpus=hold_cpus)) as dataset:
+        for rows, same in kinds:
+            job = _make_job(same, rows, min(sample, rows.num), actors, directory / f"question-{len(found)}")
+            left, stages = sum(asking.rows for asking in same), ", ".join(asking.stage for asking in same)
+            paid = "; the server is paid for them, and the run finds their answers"
+            say(
+                f"probe of {stages}: labelling {min(sample, rows.num):,} rows drawn at random"
+                f"{paid if same[0].ask.endpoint is not None else ''}"
+            )
+            population = Population(rows=max(left, 1), is_sampled=left == rows.num)
+            measured = probe(job, dataset, population, commit_seconds=commit_seconds, update=tell_progress("probe"))
+            found.append(AskGroup(tuple(same), measured))
     return found
 
 
@@ -278,17 +267,19 @@ def count_actor_cpus(engine: AskConfig) -> float:
     return engine.actors.cpus(engine.backend, [node["Resources"].get("CPU", 0) for node in nodes.list_living()])
 
 
-def _make_job(askings: Sequence[StageAsk], rows: SplitRows, num: int, engine: AskConfig, directory: Place) -> LabelJob:
+def _make_job(
+    askings: Sequence[StageAsk], rows: SplitRows, num: int, actors: ActorsConfig, directory: Place
+) -> LabelJob:
     """Return the labelling of ``num`` of the ``rows``, with the states that any of the stages keeps."""
     most = max(askings, key=lambda asking: len(asking.ask.states))
-    drawn = rows.draw(num)
+    drawn, chunk_rows = rows.draw(num), max(1, min(most.ask.chunk_rows, -(-num // NUM_CHUNKS)))
     examples = make_example_table(get_domain(most.domain), POOL, rows.ids(drawn), [row.raw for row in drawn])
     return LabelJob(
         examples=io.write(examples, str(directory / "examples.lance")),
         labels_uri=str(directory / "labels.lance"),
         domain=most.domain,
-        teacher=most.ask.model_copy(update={"chunk_seconds": math.inf, "actors": engine.actors}),
-        engine=engine,
+        teacher=most.ask.model_copy(update={"chunk_seconds": math.inf, "chunk_rows": chunk_rows, "actors": actors}),
+        engine=most.engine.model_copy(update={"actors": actors}),
         model=most.model,
         decoding=most.decoding,
         seed=derive(rows.seed, "answers") if most.seed is None else most.seed,

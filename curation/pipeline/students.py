@@ -4,13 +4,12 @@ The students that teach, those that learned from the first teacher, and further 
 all described by :func:`describe_students`; a further student is the generation with another base, recipe and name.
 
 Teacher, base and students answer the test split, by each decoding of ``evaluation``. A model that is asked the same way
-in two generations, or as teacher and as base, is tested once. Answers of models that the configuration names are kept
-beside the run directories (:mod:`curation.stages.answers`), so that no other run asks these models the same again.
+in two generations, or as teacher and as base, is tested once.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from curation import arms
 from curation.config import AskConfig, DomainConfig, RunConfig, SftConfig, StudentConfig
@@ -213,17 +212,17 @@ def _describe_model_tests(
     num_runs, found = evaluation.runs(drawn), []
     for number in range(num_runs):
         stage = f"test-{name}{kind}" if num_runs == 1 else f"test-{name}{kind}-{number}"
-        arguments: dict[str, Any] = {
+        test = Label(
             **generation.place(stage, "test", of=stage),
-            "examples": generation.tables["test"],
-            "teacher": answering,
-            "decoding": drawn,
-            "fitted": {},
-            "domain": domain,
-            "seed": generation.seed(stage),
-            "asks_teacher": name == "teacher" and generation.index == 0,
-            "needs": generation.needs,
+            examples=generation.tables["test"],
+            teacher=answering,
+            decoding=drawn,
+            fitted={},
+            domain=domain,
+            seed=generation.seed(stage),
+            asks_teacher=name == "teacher" and generation.index == 0,
+            needs=generation.needs,
             **generation.settings,
-        }
-        found.append(describe_grades(generation, stage, "test", Label(**arguments).out("labels")))
+        )
+        found.append(describe_grades(generation, stage, "test", test.out("labels")))
     return found

@@ -129,10 +129,6 @@ class Opened(ABC, Generic[Config]):
         """Write the definition of the work to its directory, before the first stage."""
 
     @abstractmethod
-    def checks(self) -> Iterator[str]:
-        """Yield lines on the findings of checks of machine and rows, or refuse them, before anything is labelled."""
-
-    @abstractmethod
     def begin(self) -> Iterator[str]:
         """Yield lines to print if stages are left to do, before Ray is started; refuse the work if something lacks."""
 

@@ -41,8 +41,6 @@ def collect(run: RunRecord) -> Json:
     generations = [joined(record) for record in run.generations]
     last = generations[-1] if generations else {"arms": [], "evidence": None, "rows": None}
     seconds = sum(stage.seconds for stage in run.stages)
-    evidence = last["evidence"]
-    shown = next((arm for arm in last["arms"] if evidence is not None and arm["name"] == evidence["arm"]), None)
     report = {
         **last,
         "name": run.name,
@@ -69,7 +67,7 @@ def collect(run: RunRecord) -> Json:
         "stages": [{**asdict(stage), "share": stage.seconds / seconds if seconds else 0.0} for stage in run.stages],
         "passes": [collect_pass(item) for item in run.passes],
         "answers": list(run.answers),
-        "spent": collect_spent(run, shown),
+        "spent": collect_spent(run),
         "reproduce": [run.command, *([f"curate report {run.config_path}"] if run.config_path else [])],
     }
     result: Json = make_finite(report)

@@ -1,26 +1,24 @@
-"""Costs of a run: hours and money of actors, bytes, and what the run has used."""
+"""Costs of a run: the money of a forecast, and what the run has used."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from curation.config import PricesConfig
-from curation.json_types import Json, JsonView
+from curation.json_types import Json
 from curation.metrics import Estimate
-from curation.metrics.totals import scale_estimate, sum_independent, sum_together
+from curation.metrics.totals import scale_estimate, sum_together
 from curation.report.record import RunRecord
 
 UNITS = {
     "prompt_tokens": "prompt tokens",
     "output_tokens": "output tokens",
-    "hours": "hours, labelling from start to end",
+    "bytes": "bytes of the labels, uncompressed",
+    "hours": "hours of labelling, without starts",
     "gpu_hours": "GPU hours of the actors",
     "cpu_hours": "CPU hours of the actors",
-    "node_hours": "node hours of the actors",
-    "bytes": "bytes of the labels tables",
     "money_machines": "for machines",
     "money_tokens": "for tokens of the teacher",
-    "money_storage_month": "for storage, a month",
-    "money": "together, with a month of storage",
+    "money": "together",
 }
 """Names of forecast amounts, in words."""
 PASS_AMOUNTS = ("actor_seconds", "prompt_tokens", "output_tokens")
@@ -39,38 +37,26 @@ def describe_amount(name: str, value: float | None) -> str:
     return f"{value:,.2f}" if value >= 1 else f"{value:,.4f}"
 
 
-def compute_amounts(actor_hours: Estimate, workforce: JsonView) -> dict[str, Estimate]:
-    """Return the hours of GPUs, CPUs and nodes that a number of actor hours uses."""
-    each = workforce["each"]
-    factors = {"gpu_hours": each.get("GPU"), "cpu_hours": each["CPU"], "node_hours": 1 / workforce["per_node"]}
-    if not factors["gpu_hours"]:
-        del factors["gpu_hours"]
-    return {name: scale_estimate(actor_hours, factor) for name, factor in factors.items()}
-
-
 def compute_money(used: Mapping[str, Estimate], prices: PricesConfig) -> dict[str, Estimate]:
     """Return the cost of amounts in money, by kind and in all; empty if no amount has a price."""
     rates = (
         ("machines", "gpu_hours", prices.gpu_hour, 1),
         ("machines", "cpu_hours", prices.cpu_hour, 1),
-        ("machines", "node_hours", prices.node_hour, 1),
         ("tokens", "prompt_tokens", prices.per_million_prompt_tokens, 1e6),
         ("tokens", "output_tokens", prices.per_million_output_tokens, 1e6),
-        ("storage_month", "bytes", prices.storage_gb_month, 1e9),
     )
     parts: dict[str, list[Estimate]] = {}
     for kind, unit, price, number in rates:
         if price is not None and unit in used:
             parts.setdefault(f"money_{kind}", []).append(scale_estimate(used[unit], price / number))
     found = {name: sum_together(of_kind) for name, of_kind in parts.items()}
-    return {**found, "money": sum_independent(found.values())} if found else {}
+    return {**found, "money": sum_together(found.values())} if found else {}
 
 
-def collect_spent(run: RunRecord, arm: JsonView | None) -> Json:
-    """Return amounts that the run used, in total, and per answered, per selected and per right row.
+def collect_spent(run: RunRecord) -> Json:
+    """Return amounts that the run used, in total and by pass of a model, interrupted runs included.
 
-    ``arm`` is the judged one. ``elapsed`` are the seconds in which at least one stage worked, without interrupted runs.
-    Actors and tokens are those of the passes of models, interrupted runs included.
+    ``elapsed`` are the seconds in which at least one stage worked, without interrupted runs.
     """
     used = list(run.used.values())
     starts = [(datetime.fromisoformat(stage.started).timestamp(), stage.seconds) for stage in run.stages]
@@ -79,19 +65,8 @@ def collect_spent(run: RunRecord, arm: JsonView | None) -> Json:
         "stage_seconds": sum(stage.seconds for stage in run.stages),
         **{name: sum(item[name] for item in used) if used else None for name in (*PASS_AMOUNTS, "bytes")},
     }
-    selected, purity = (0, None) if arm is None else (arm["num_selected"], arm["purity"])
-    numbers = {
-        "answered": sum(item.rows for item in run.passes),
-        "selected": selected,
-        "right": 0 if purity is None else selected * purity["value"],
-    }
-    each = {
-        kind: {name: None if value is None else value / number for name, value in total.items()}
-        for kind, number in numbers.items()
-        if number
-    }
     by_pass = {name: {amount: item[amount] for amount in PASS_AMOUNTS} for name, item in run.used.items()}
-    return {"total": total, "numbers": numbers, "each": each, "by_pass": by_pass}
+    return {"total": total, "by_pass": by_pass}
 
 
 def compute_covered(spans: Sequence[tuple[float, float]]) -> float:

@@ -29,8 +29,7 @@ from curation.storage.lease import Guard, Lease
 from curation.storage.paths import Place, to_place
 from curation.tables.versions import remove_older
 from curation.tasks import find_root_error
-from curation.telemetry import metrics
-from curation.telemetry.console import is_too_quiet, progress, say
+from curation.telemetry.console import is_too_quiet, say, tell_progress
 from curation.telemetry.metrics import Telemetry
 from curation.telemetry.standing import ProgressJournal, Standing, Update, format_speed
 
@@ -72,18 +71,17 @@ class Task:
 
     @contextmanager
     def progress(self) -> Iterator[Update]:
-        """Yield a function that receives progress updates, for a bar and, at intervals, for the event log."""
-        journal = ProgressJournal()
-        with progress(self.name) as shown:
+        """Yield a function that receives progress updates, for the terminal and the event log at intervals."""
+        journal, tell = ProgressJournal(), tell_progress(self.name)
 
-            def update(standing: Standing) -> None:
-                check()
-                self.standings[self.name] = standing
-                shown(standing)
-                if (fields := journal.fields(standing, time.monotonic())) is not None:
-                    self.manifest.event("progress", stage=self.name, **fields)
+        def update(standing: Standing) -> None:
+            check()
+            self.standings[self.name] = standing
+            tell(standing)
+            if (fields := journal.fields(standing, time.monotonic())) is not None:
+                self.manifest.event("progress", stage=self.name, **fields)
 
-            yield update
+        yield update
 
 
 class _Working(NamedTuple):
@@ -306,7 +304,6 @@ class Run:
         key: Json = {}
         done, sealed, error = None, None, None
         telemetry = Telemetry(run=self.name, stage=name)
-        telemetry.set(metrics.STAGE_RUNNING, 1)
         try:
             self._refuse_broken(status)
             key = make_cache_key(stage, known)

@@ -136,7 +136,6 @@ class LabelsJob(Job):
     def write(self, labels: pa.Table, schema: pa.Schema, note: Json) -> pa.Table:
         """Write a fragment of labels, reduced, and note failures and clipped values; return its ``WRITTEN`` row."""
         number = count_clipped(labels)
-        self.telemetry.add(metrics.CLIPPED_VALUES, number)
         note = note | count_errors(self.telemetry, labels["error"].drop_null().to_pylist())
         note |= {"clipped": number} if number else {}
         if self.reduction is not None:

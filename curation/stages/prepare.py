@@ -43,7 +43,7 @@ from curation.storage.lease import Guard, guard_nothing
 from curation.storage.paths import Place
 from curation.tables import commits, io
 from curation.tables.compaction import compact
-from curation.tables.stream import CommitRound, commit_stream
+from curation.tables.stream import commit_stream
 from curation.tasks import make_driver_error, run_in_tasks
 from curation.telemetry.standing import Standing, Update
 
@@ -195,11 +195,11 @@ def assign_left(job: deal.DealJob, chunks: Sequence[deal.SourceChunk], writing: 
         left, _ = _find_left_chunks(job, chunks, done)
     num_done, total = sum(map(len, done.values())), sum(table.rows for table in job.tables.values())
 
-    def committed(round_: CommitRound) -> None:
+    def committed(rows_of: Mapping[str, int]) -> None:
         if writing.progress is not None:
-            writing.progress(Standing(rows=num_done + sum(round_.rows.values()), total=total))
+            writing.progress(Standing(rows=num_done + sum(rows_of.values()), total=total))
 
-    committed(CommitRound({}, 0.0))
+    committed({})
     if left:
         written = run_in_tasks(deal.assign_splits, zip(left, itertools.repeat(ray.put(job))))
         commit_stream(written, seconds=writing.commit_seconds, guard=writing.guard, on_commit=committed)

@@ -9,7 +9,7 @@ import numpy as np
 
 from curation.activity import doing
 from curation.arrays import Int64s
-from curation.config import DomainConfig, RowsConfig, RunConfig
+from curation.config import RowsConfig, RunConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.domains.given import get_given_completion
 from curation.errors import SourceError, get_error_kind
@@ -26,7 +26,7 @@ from curation.sources import (
 )
 from curation.sources.readers import SampledRow
 from curation.sources.splits import convert_ids
-from curation.stages.deal import NO_AUDIT, POOL, describe_errors, make_example_table
+from curation.stages.deal import POOL, describe_errors, make_example_table
 
 RUNS, RUN_ROWS = 20, 50
 """Number and length of the runs of consecutive rows read of a source, so that little of large files is read."""
@@ -44,13 +44,8 @@ class Looked:
     rows: int = 0
     size: int
     errors: Counter[str] = field(default_factory=Counter)
-    gold: int = 0
-    """Number of rows with a gold label; counted only for an audited pool."""
-    examples: list[Json] = field(default_factory=list)
     unread: Counter[str] = field(default_factory=Counter)
     """Number of rows by unreadable label that was made elsewhere, cut to ``VALUE`` characters."""
-    no_gold: str = ""
-    """Description of the first pool row with an unreadable gold label, as in ``first``; "" if there is none."""
     first: dict[str, str] = field(default_factory=dict)
     """Description of the first row by kind of error: its place, its columns' values and the domain's message."""
     values: dict[str, Counter[str]] = field(default_factory=dict)
@@ -77,24 +72,8 @@ def preview(
         for place, (name, size) in enumerate(assignment.counts.items()):
             rows = [drawn[row] for row in np.flatnonzero(split_N == place)]
             domain = get_domain(config.domain_of(name))
-            looked = found[name] = _look_at_rows(rows, items, domain, name, size)
-            if name == POOL and config.splits.audit:  # read as a split that needs gold labels
-                refused = _look_at_rows(rows, items, domain, "test", size)
-                looked.gold = len(rows) - refused.errors.total()
-                if of_gold := [kind for kind in refused.first if kind not in {"no_gold", *looked.errors}]:
-                    looked.no_gold = f"{refused.first[of_gold[0]]}; it "
+            found[name] = _look_at_rows(rows, items, domain, name, size)
     return found
-
-
-def check_pool(files: Sequence[SourceFile], domain: DomainConfig, seed: int, limit: float) -> Iterator[str]:
-    """Look at some rows of a filter's pool, or all rows of a small pool, as its first stage will read them.
-
-    Yield a line if some cannot be used; refuse more than a share ``limit`` of them.
-    """
-    num_rows = sum(file.num_rows for file in files)
-    rows = read_rows_at(files, _draw_positions(num_rows, seed))
-    looked = _look_at_rows(rows, files, get_domain(domain), POOL, num_rows)
-    yield from _check_usable("pool", "pool.max_error_rate", looked, limit)
 
 
 def _look_at_rows(
@@ -107,8 +86,7 @@ def _look_at_rows(
         for column, value in row.raw.items():
             if isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) <= VALUE:
                 looked.values.setdefault(column, Counter())[str(value)] += 1
-    looked.examples = [row for row in examples.to_pylist() if row["error"] is None]
-    for example in looked.examples:
+    for example in (row for row in examples.to_pylist() if row["error"] is None):
         completion = get_given_completion(domain, example)
         if completion is not None and attempt(domain.parse, completion, example)[0] is None:
             looked.unread[completion.strip()[:VALUE]] += 1
@@ -129,11 +107,11 @@ def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[st
 
     Raises:
         SourceError: more than ``splits.max_error_rate`` of a split's rows cannot be used: with 95 % confidence or, if
-            all were looked at, for certain; or no row of an audited pool has a gold label.
+            all were looked at, for certain.
     """
     limit = config.splits.max_error_rate
     for name, looked in found.items():
-        yield from _check_usable(f"splits.{name}", "splits.max_error_rate", looked, limit)
+        yield from _check_usable(name, looked, limit)
         if looked.unread:
             more = ", ..." if len(looked.unread) > WRITINGS else ""
             commonest = ", ".join(quote_text(text) for text, _ in looked.unread.most_common(WRITINGS)) + more
@@ -143,22 +121,19 @@ def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[st
                 f"out: write them as answers of {config.domain.name} are written, or add the words of classes to "
                 "domain.classes"
             )
-    if config.splits.audit and (pool := found[POOL]).rows and pool.gold == 0 and sum(pool.errors.values()) < pool.rows:
-        rows = f"{pool.rows:,} (of {pool.size:,}, looked at)"
-        raise SourceError(f"splits.audit: {pool.no_gold}{NO_AUDIT.format(rows=rows)}")
 
 
-def _check_usable(section: str, key: str, looked: Looked, limit: float) -> Iterator[str]:
-    """Yield a line on unusable rows, if any; refuse a larger share of them than ``limit``, the value of ``key``."""
+def _check_usable(split: str, looked: Looked, limit: float) -> Iterator[str]:
+    """Yield a line on unusable rows, if any; refuse a larger share of them than ``limit``."""
     if not (num_bad := sum(looked.errors.values())):
         return
     share = compute_proportion(num_bad, looked.rows)
     of = "all" if looked.rows == looked.size else f"{looked.rows:,} of {looked.size:,}"
-    words = f"{section}: of {of} rows looked at {num_bad:,} cannot be used ({describe_errors(looked.errors)})"
+    words = f"splits.{split}: of {of} rows looked at {num_bad:,} cannot be used ({describe_errors(looked.errors)})"
     first = "; ".join(looked.first[kind] for kind, _ in looked.errors.most_common())
     if (share.value if looked.rows == looked.size else share.low) > limit:
-        raise SourceError(f"{words}, more than {key} {limit}; {first}; fix them, or raise the limit")
-    may = f", which may be too many: see {key}" if share.high > limit else ""
+        raise SourceError(f"{words}, more than splits.max_error_rate {limit}; {first}; fix them, or raise the limit")
+    may = ", which may be too many: see splits.max_error_rate" if share.high > limit else ""
     yield f"{words}: {share.low:.1%} to {share.high:.1%}{may}; {first}"
 
 

@@ -14,7 +14,7 @@ from curation.refs import TableRef
 from curation.storage.lease import Guard, guard_nothing
 from curation.tables import commits, io, scans
 from curation.tables.row_ids import find_missing_ids, include
-from curation.tables.stream import CommitRound, commit_stream
+from curation.tables.stream import commit_stream
 from curation.tasks import run_in_tasks
 from curation.telemetry.standing import Standing, Update
 
@@ -76,9 +76,9 @@ def compute_in_chunks(
         assert np.array_equal(np.sort(rows["row_id"].to_numpy()), np.sort(ids_M)), "a row for each id"
         return commits.write_fragment(rows, uri, schema)
 
-    def committed(round_: CommitRound) -> None:
+    def committed(rows_of: Mapping[str, int]) -> None:
         if progress is not None:
-            progress(Standing(rows=len(done) + sum(round_.rows.values()), total=len(row_ids_N)))
+            progress(Standing(rows=len(done) + sum(rows_of.values()), total=len(row_ids_N)))
 
     calls = ((left_N[start : start + chunk_rows],) for start in range(0, len(left_N), chunk_rows))
     cpus, gpus = resources.get("num_cpus", 1), resources.get("num_gpus", 0)

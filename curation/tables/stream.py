@@ -29,11 +29,8 @@ class WrittenFragment(NamedTuple):
     note: Json
 
 
-class CommitRound(NamedTuple):
-    """The report of a round of commits: the number of rows committed so far, by table, and the round's seconds."""
-
-    rows: Mapping[str, int]
-    seconds: float
+OnCommit = Callable[[Mapping[str, int]], None]
+"""Function that receives the number of rows committed so far, by table."""
 
 
 def commit_stream(
@@ -43,7 +40,7 @@ def commit_stream(
     seconds: float,
     guard: Guard = guard_nothing,
     fragment_mb: int | None = None,
-    on_commit: Callable[[CommitRound], None] | None = None,
+    on_commit: OnCommit | None = None,
     on_written: Callable[[WrittenFragment], None] | None = None,
     rest: Callable[[], Iterable[pa.Table]] = tuple,
 ) -> None:
@@ -69,12 +66,10 @@ def commit_stream(
                 on_written(WrittenFragment(row["uri"], len(row["row_ids"]) // 8, row["time"], note))
 
     def commit() -> None:
-        begun = time.monotonic()
         for committer in of.values():
             committer.flush()
         if on_commit is not None:
-            rows = {uri: committer.num_rows for uri, committer in of.items()}
-            on_commit(CommitRound(rows, time.monotonic() - begun))
+            on_commit({uri: committer.num_rows for uri, committer in of.items()})
 
     try:
         for table in iter_checked(written):

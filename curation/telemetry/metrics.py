@@ -3,8 +3,7 @@
 Ray's agent drops a gauge that is not set for some seconds. So each process sets its gauges periodically, until
 they are forgotten (:meth:`Telemetry.forget`).
 
-Each node's agent exports the metrics of its processes, with the prefix ``ray_`` (docs/operations.md). For a histogram,
-Ray keeps only the counts of its buckets, not the sum of the observations.
+Each node's agent exports the metrics of its processes, with the prefix ``ray_`` (docs/operations.md).
 """
 
 import sys
@@ -19,14 +18,12 @@ from typing import Any, Literal, NamedTuple
 from curation.heavy import ray
 from curation.json_types import JsonView
 
-SECONDS = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800)
-
 
 class Meter(NamedTuple):
     """One metric: its name with the unit, its kind, its description, and its tags besides run and stage."""
 
     name: str
-    kind: Literal["counter", "gauge", "histogram"]
+    kind: Literal["counter", "gauge"]
     text: str
     tags: tuple[str, ...] = ()
 
@@ -37,43 +34,28 @@ ROWS_LABELLED = Meter(
     "Rows that actors have written, error rows too; rows of a signal's own pass are those of its stage.",
 )
 ERROR_ROWS = Meter("curation_error_rows_total", "counter", "Rows written as error rows, by kind.", ("kind",))
-CLIPPED_VALUES = Meter(
-    "curation_clipped_values_total",
-    "counter",
-    "Numbers of hidden states beyond float16 that were stored as its largest one.",
-)
 PROMPT_TOKENS = Meter("curation_prompt_tokens_total", "counter", "Prompt tokens of labelled rows.")
 OUTPUT_TOKENS = Meter("curation_output_tokens_total", "counter", "Answer tokens of labelled rows.")
-CHUNK_SECONDS = Meter(
-    "curation_chunk_seconds", "histogram", "A chunk in its actor, from reading to the written fragment."
-)
-TEACHER_START_SECONDS = Meter(
-    "curation_teacher_start_seconds", "histogram", "An actor's loading of its model, or engine."
-)
-ACTOR_STARTS = Meter("curation_actor_starts_total", "counter", "Actors that have loaded their model.")
 ACTOR_DEATHS = Meter("curation_actor_deaths_total", "counter", "Processes of actors that died.")
 ACTORS = Meter("curation_actors", "gauge", "Actors by state: running, pending, restarting.", ("state",))
 ROWS_COMMITTED = Meter("curation_rows_committed_total", "counter", "Rows committed by this driver.")
 ROWS_LEFT = Meter("curation_rows_left", "gauge", "Rows of the stage that are not committed.")
-CHUNKS_LEFT = Meter("curation_chunks_left", "gauge", "Chunks of the stage that are not written.")
-COMMIT_SECONDS = Meter("curation_commit_seconds", "histogram", "A round of commits, attempts that failed included.")
 COMMIT_LAG_SECONDS = Meter(
     "curation_commit_lag_seconds", "gauge", "Age of the oldest row that is written and not committed."
 )
 ROWS_SERVED = Meter("curation_rows_served_total", "counter", "Rows that deploy/serve.py has answered, error rows too.")
-SHIFT_AUC = Meter(
-    "curation_shift_auc",
+SHIFT_AUC_LOW = Meter(
+    "curation_shift_auc_low",
     "gauge",
-    "How well a classifier tells served or filtered rows from those that trust was fitted on; 0.5: not.",
+    "How well a classifier tells served or filtered rows from those that trust was fitted on (0.5: not): "
+    "the lower bound of the AUC, for alarms.",
 )
-SHIFT_AUC_LOW = Meter("curation_shift_auc_low", "gauge", "The lower bound of its 95 % interval, for alarms.")
 FOREIGN_SHARE_LOW = Meter(
     "curation_foreign_share_low",
     "gauge",
     "The lower bound of the share of served or filtered rows that are unlike any labelled row, for alarms.",
 )
 DRIVER_ALIVE = Meter("curation_driver_alive", "gauge", "1 while a driver works, 0 when it has ended by itself.")
-STAGE_RUNNING = Meter("curation_stage_running", "gauge", "1 while the stage runs.")
 VERDICT = Meter("curation_verdict", "gauge", "Of the run's report: 0 use it, 1 use with care, 2 do not use.")
 
 REFRESH_SECONDS = 2.0  # interval at which a process sets its gauges again, in seconds
@@ -106,8 +88,7 @@ class Telemetry:
     def tell_shift(self, shift: JsonView) -> None:
         """Set the gauges of a two-sample test (``curation.metrics.shift.Shift`` as JSON), except missing values."""
         foreign = shift["foreign"]["share"]["low"] if shift["foreign"] else None
-        values = (shift["auc"]["value"], shift["auc"]["low"], foreign)
-        for meter, value in zip((SHIFT_AUC, SHIFT_AUC_LOW, FOREIGN_SHARE_LOW), values, strict=True):
+        for meter, value in ((SHIFT_AUC_LOW, shift["auc"]["low"]), (FOREIGN_SHARE_LOW, foreign)):
             if value is not None:
                 self.set(meter, value)
 
@@ -117,10 +98,6 @@ class Telemetry:
         with _lock:
             for meter, tags in [key for key in _gauges if own <= set(key[1])]:
                 del _gauges[meter, tags]
-
-    def observe(self, meter: Meter, value: float) -> None:
-        """Add an observation to a histogram."""
-        _emit(meter, "observe", value, self._make_tags({}))
 
     def _make_tags(self, further: Mapping[str, str]) -> dict[str, str]:
         return {"run": self.run, "stage": self.stage, **further}
@@ -154,7 +131,5 @@ def _make_ray_metric(meter: Meter) -> Any:
     from ray.util import metrics
 
     tag_keys = ("run", "stage", *meter.tags)
-    if meter.kind == "histogram":
-        return metrics.Histogram(meter.name, meter.text, boundaries=list(SECONDS), tag_keys=tag_keys)
     kinds = {"counter": metrics.Counter, "gauge": metrics.Gauge}
     return kinds[meter.kind](meter.name, meter.text, tag_keys=tag_keys)

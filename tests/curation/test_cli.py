@@ -181,10 +181,6 @@ def test_validate_prints_sources_splits_and_models(config: Path, tiny_model):
     raw = yaml.safe_load(config.read_text())
     raw["teacher"] = {"model": {"path": tiny_model.base}}
     config.write_text(yaml.safe_dump(raw))
-    two = ("--set", "ray.num_cpus=2")
-    assert "idle" not in curate("validate", config, *two).stdout  # one actor has all cores
-    idle = curate("validate", config, *two, "--set", "teacher.actors.num_cpus=1").stdout.splitlines()
-    assert any("1 actor of 1 CPU leaves 1 of 2 CPUs idle in every pass" in line for line in idle)
     result = curate("validate", config, "--set", "ray.num_cpus=1")
     assert result.exit_code == 0 and result.stderr == ""
     assert [line for line in result.stdout.splitlines() if not line.startswith("memory of an actor")] == [
@@ -198,7 +194,7 @@ def test_validate_prints_sources_splits_and_models(config: Path, tiny_model):
         'evaluation: 1 run, temperature 0, max_tokens 8, stop ["\\n"]',
         "trust: stacked; reads output_last",
         "chat_template: teacher off, student off, evaluation off",
-        "teacher.dtype: auto is float32 (teacher, student 0), since no GPU is asked for (actors.num_gpus: 0)",
+        "teacher.dtype: auto is float32 (teacher, student 0) (actors.num_gpus: 0)",
         "warning: student: 5 rows, global_batch_size 128: 3 optimizer steps, which hardly move it from its base; "
         "lower global_batch_size, give it more epochs, or select more rows",
         f"{config}: is valid",
@@ -316,18 +312,17 @@ def test_plan_names_the_stages_and_their_rows(local_ray, config: Path):
     stages = {line.split()[0]: line.split()[1:] for line in lines}
     assert stages["prepare"][0] == "40" and stages["gen-0/label-pool"][0] == "21"
     assert stages["gen-0/student-trust"][0] == "5" and stages["gen-0/test-naive"][0] == "4"
-    assert stages["prepare"] == ["40", "not", "done", "yet"]  # nothing like it was measured
+    assert stages["prepare"] == ["40", "not", "done", "yet"]
     first = {name for name, words in stages.items() if words[-3:] == ["not", "done", "yet"]}
     assert first == {"prepare", *(name for name in stages if name.endswith("-base") and "test" not in name)}
     assert all(words[-3:-1] == ["waits", "for"] for name, words in stages.items() if name not in first)
     bare = ("--set", "generations=[]", "--set", "prices={currency: EUR, cpu_hour: 1}")
     probed = curate("plan", config, *bare)
-    said = "probe of gen-0/label-source, gen-0/label-pool: labelling 36 rows drawn at random, for about 30 s"
+    said = "probe of gen-0/label-source, gen-0/label-pool: labelling 36 rows drawn at random"
     assert said in probed.stderr
-    assert "probe: 36 rows drawn at random, 1 actors: " in probed.stdout and " rows/s of one actor" in probed.stdout
-    assert "EUR together, with a month of storage" in probed.stdout
-    assert re.search(r"gen-0/label-pool +21 +\d+ +\d+ to \d+  probe ", probed.stdout)
-    assert re.search(r"one after another, without \d+ never .* to [\d,]+; about [\d,]+ tokens", probed.stdout)
+    assert "probe: 36 rows drawn at random: " in probed.stdout and " rows/s of one actor" in probed.stdout
+    assert re.search(r"EUR together +[\d.]+  rough", probed.stdout)
+    assert re.search(r"prompt tokens +[\d,]+  [\d,]+ to [\d,]+", probed.stdout)
     assert "student" not in probed.stdout and not (config.parent / "runs").exists()
     assert "--probe: 37 rows are asked for, and" in mistake("plan", config, *bare, "--probe", "37")
     assert "--no-probe: makes no forecast" in mistake("plan", config, "--no-probe", "--probe", "9")
@@ -339,10 +334,10 @@ def test_plan_gives_the_graph_as_json(config: Path):
     stages = {stage["name"]: stage for stage in planned["stages"]}
     assert planned["forecast"] is None and stages["prepare"] == {
         "name": "prepare", "step": 0, "after": [], "state": "new", "words": "not done yet", "rows": 40,
-        "seconds": None, "range": None, "basis": None, "tokens": None,
+        "seconds": None,
     }  # fmt: skip
     for stage in stages.values():
-        assert stage["seconds"] is None  # no stage like it was measured
+        assert stage["seconds"] is None
         assert stage["step"] == 1 + max((stages[name]["step"] for name in stage["after"]), default=-1)
 
 

@@ -16,9 +16,9 @@ import yaml
 
 from curation.cluster import capacity
 from curation.cluster.capacity import Need, describe_lacking, list_needs
-from curation.config import ActorsConfig, AskConfig, RayConfig, RunConfig, TeacherConfig, TrustConfig
+from curation.config import ActorsConfig, AskConfig, RunConfig, TeacherConfig, TrustConfig
 from curation.config.base import make_ray_resources
-from curation.errors import ClusterError, ConfigError
+from curation.errors import ClusterError
 
 pytestmark = pytest.mark.long
 
@@ -154,24 +154,6 @@ def test_a_listener_that_is_no_ray_is_not_waited_for(monkeypatch: pytest.MonkeyP
         assert time.monotonic() - start < 4.0 + capacity.CONNECT_SECONDS
 
 
-def test_a_ray_that_is_found_here_is_asked_with_a_token_that_is_named(monkeypatch: pytest.MonkeyPatch):
-    """As ``ray.init`` does for ``auto``, and not for an address that is given."""
-    asked: list[dict[str, str]] = []
-
-    def run(*command: object, env: dict[str, str], **how: object) -> subprocess.CompletedProcess[str]:
-        asked.append(env)
-        return subprocess.CompletedProcess([], 0, "", "")
-
-    monkeypatch.setattr(capacity.subprocess, "run", run)
-    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
-    capacity._check_ray("10.0.0.1:6379", takes_token=True)
-    capacity._check_ray("10.0.0.1:6379")
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    capacity._check_ray("10.0.0.1:6379", takes_token=True)
-    assert [env.get("RAY_AUTH_MODE") for env in asked] == ["token", None, "disabled"]
-
-
 @pytest.mark.slow
 def test_a_run_joins_the_cluster_that_is_named_or_in_the_environment(config: Path):
     with held() as there:
@@ -261,21 +243,6 @@ def test_an_accelerator_is_a_resource_of_its_node():
         "teacher.actors asks for 2 workers of 1 CPU and 1 GPU and accelerator type A100, and there is room for 0 "
         "(nodes: 2 CPU and 0 GPU and no accelerator type A100; 8 CPU and 8 GPU and no accelerator type A100)"
     )
-
-
-@pytest.mark.parametrize("name", ["a100", "A100 ", "NVIDIA-A100", "NVIDIA H100", "TPU-v4", "gpu", ""])
-def test_names_of_accelerators_are_rays(name: str):
-    need = Need(key="student", count=1, resources=make_ray_resources(1, 1, 0, name))
-    with pytest.raises(ConfigError) as error:
-        capacity.check_machine(RayConfig(), [need])
-    assert f"student.accelerator_type: {name!r} is not a name" in str(error.value) and "A100, " in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "name", ["A100", "T4", "A100-80G", "TPU-V4", "AMD-Instinct-MI210", "H200", "L40S", "RTX-PRO-6000", "GB200"]
-)
-def test_names_that_ray_gives_are_taken(name: str):
-    capacity.check_accelerators([Need(key="student", count=1, resources=make_ray_resources(1, 1, 0, name))])
 
 
 def test_an_accelerator_is_asked_for_as_by_ray_and_is_in_no_key():

@@ -169,7 +169,6 @@ def test_a_replica_answers_requests_and_emits_the_watch_s_result(
         ("curation_rows_served_total", "inc", 62, {}),
         ("curation_error_rows_total", "inc", 1, {"kind": "null_field"}),
         ("curation_error_rows_total", "inc", 1, {"kind": "missing_column"}),
-        ("curation_shift_auc", "set", auc.value, {}),
         ("curation_shift_auc_low", "set", auc.low, {}),
         ("curation_foreign_share_low", "set", replica.watch.last.foreign.share.low, {}),
     ]

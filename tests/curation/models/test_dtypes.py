@@ -138,10 +138,9 @@ def test_on_gpus_each_model_is_asked_in_its_own_type(tmp_path: Path) -> None:
 
     config = parse_config(configuration(tmp_path, gpus, base))
     assert [*iter_type_lines(config)] == [
-        "teacher.dtype: auto is bfloat16 (teacher, student 1); float16 (student 0, reward model), by config.json of "
-        "each (actors.num_gpus: 1)",
+        "teacher.dtype: auto is bfloat16 (teacher, student 1); float16 (student 0, reward model) (actors.num_gpus: 1)",
     ]
     lines = [*iter_type_lines(parse_config(configuration(tmp_path, {}, BASES)))]
     roles = "teacher, student 0, student 1, reward model"
-    assert lines[0] == f"teacher.dtype: auto is float32 ({roles}), since no GPU is asked for (actors.num_gpus: 0)"
+    assert lines[0] == f"teacher.dtype: auto is float32 ({roles}) (actors.num_gpus: 0)"
     assert len(lines) == 1

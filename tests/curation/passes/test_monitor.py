@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from curation.passes.run import NOBODY, Tally
-from curation.tables.stream import CommitRound, WrittenFragment
+from curation.tables.stream import WrittenFragment
 from curation.telemetry.metrics import Telemetry
 from curation.telemetry.standing import Standing
 
@@ -39,11 +39,11 @@ def test_rows_chunks_errors_and_lag(monkeypatch):
         assert work.spent.actor_seconds == 1.5
         assert work.lag_seconds == pytest.approx(7 + time.time() - began, abs=1)
         assert work.commit_age_seconds == pytest.approx(time.time() - began, abs=1)
-        tally.committed(CommitRound({"t.lance": 100, "signal.lance": 50}, 0.1))
+        tally.committed({"t.lance": 100, "signal.lance": 50})
         assert told[-1].rows == 200 and told[-1].work.lag_seconds == 0 and told[-1].work.commit_age_seconds < 1
         real = time.time
         monkeypatch.setattr(time, "time", lambda: real() - 3600)
-        tally.committed(CommitRound({"t.lance": 100}, 0.1))
+        tally.committed({"t.lance": 100})
         assert 0 <= told[-1].work.commit_age_seconds < 60 and told[-1].work.lag_seconds == 0
     assert tally.teachers == [{"start_seconds": 1.5}] and tally.deaths == 2
 
@@ -54,5 +54,5 @@ def test_what_cannot_be_told_does_not_end_a_pass(caplog):
 
     tally = Tally("t.lance", done=0, total=1, telemetry=Telemetry(), update=full)
     with tally.telling(lambda: NOBODY):
-        tally.committed(CommitRound({"t.lance": 1}, 0.1))
+        tally.committed({"t.lance": 1})
     assert caplog.text.count("No space left on device") >= 3

@@ -13,11 +13,9 @@ from curation import memory
 from curation.cli import main
 from curation.config import ModelConfig, RunConfig
 from curation.config.load import load_config
-from curation.config.models import as_student_config
 from curation.errors import ConfigError
 from curation.pipeline.outlook import (
     Checkpoint,
-    _iter_training_processes,
     iter_memory_lines,
     iter_processes,
     read_checkpoint,
@@ -41,7 +39,6 @@ def test_frozen_parameters_take_their_types_bytes_and_trained_ones_sixteen() -> 
     lora, grpo = needs("chess-qwen3-14b"), needs("math-8b-8b")
     assert lora["an actor with the teacher"] == lora["a worker in the training of student 0"] == 2
     assert grpo["a worker in the training of student 0"] == (16 + 2) / 4, "with a reference, in four shards"
-    assert grpo["the engine that draws answers in the training of student 0"] == 2
 
 
 def test_what_cannot_fit_is_refused_with_the_mend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,38 +69,6 @@ def test_the_parameters_of_a_local_model_are_those_of_its_headers(tmp_path: Path
         (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     model = ModelConfig(path=str(tmp_path))
     assert read_checkpoint(model) == Checkpoint(29, "bfloat16"), "whatever the type in the files"
-
-
-def test_what_only_a_size_in_bytes_says_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = load_config(str(ROOT / "examples" / "own_data" / "own.yaml"), [f"run_dir={tmp_path / 'run'}"])
-    there = memory.read_usable_memory()
-    monkeypatch.setattr(memory, "read_usable_memory", lambda: there._replace(total=10 * 2**30))
-    lines = list(iter_memory_lines(config, lambda _: Checkpoint(10 * BILLION, "float32", counted=False)))
-    assert any(
-        line.startswith("warning: memory of an actor with the teacher") and "37.3 GiB of 10.0" in line for line in lines
-    )
-    assert all("may not fit: " in line for line in lines)
-
-
-@pytest.mark.parametrize(
-    ("given", "mend"),
-    [
-        (
-            {"method": "sft", "preset": "scratch"},
-            "train an adapter (lora), or set sharding: fsdp with more workers, or take a",
-        ),
-        (
-            {"method": "sft", "preset": "scratch", "sharding": "fsdp"},
-            "train an adapter (lora), or raise num_workers, or take a",
-        ),
-        ({"method": "sft", "preset": "paper"}, "set sharding: fsdp with more workers, or take a"),
-        ({"method": "dpo", "preset": "lora"}, "take a"),
-    ],
-)
-def test_the_mend_is_what_the_training_does_not_have_and_may_have(given: dict[str, str], mend: str) -> None:
-    recipe: Any = as_student_config(given)
-    found = _iter_training_processes(recipe, "training", "model", Checkpoint(BILLION, "float32"))
-    assert next(found).mend.startswith(mend)
 
 
 def test_plan_and_validate_print_the_memory_of_a_local_model(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_the_first_line_of_a_run_says_what_type_auto_stands_for(local_ray, tmp_p
     with_model = RunConfig.model_validate({**config.model_dump(mode="json", exclude_unset=True), "teacher": teacher})
     with hold_run(with_model, wait=False):
         first = capsys.readouterr().err.splitlines()[0]
-    assert first.endswith("teacher.dtype: auto is float32 (teacher), since no GPU is asked for (actors.num_gpus: 0)")
+    assert first.endswith("teacher.dtype: auto is float32 (teacher) (actors.num_gpus: 0)")
 
 
 def test_a_run_whose_directory_was_lost_commits_no_row_and_records_no_stage(local_ray, tmp_path: Path):

@@ -1,26 +1,14 @@
-"""Hours and money of what was used."""
+"""Money of a forecast, and what was used."""
 
 from types import SimpleNamespace
 
 import pytest
 
 from curation.config import PricesConfig
-from curation.metrics.totals import make_exact
-from curation.report import PassRecord, StageSummary
+from curation.metrics.totals import make_exact, make_rough
+from curation.report import StageSummary
 from curation.report.costs import collect_spent as of_rows
-from curation.report.costs import compute_amounts, compute_money, describe_amount
-
-PASS = {
-    "model": "m",
-    "backend": "scripted",
-    "seconds": 1.0,
-    "total_rows": 500,
-    "prompt_tokens": 1,
-    "output_tokens": 1,
-    "deaths": 0,
-    "teachers": [],
-}
-WORKFORCE = {"actors": 4, "each": {"CPU": 2, "GPU": 0.5}, "per_node": 8}
+from curation.report.costs import compute_money, describe_amount
 
 
 def spent(**changes) -> dict:
@@ -28,18 +16,13 @@ def spent(**changes) -> dict:
     return {**fields, "bytes": 10**9, **changes}
 
 
-def test_hours_and_money_by_hand():
-    used = {**compute_amounts(make_exact(8.0), WORKFORCE), "bytes": make_exact(5e9)}
-    assert {name: used[name].value for name in ("gpu_hours", "cpu_hours", "node_hours")} == {
-        "gpu_hours": 4, "cpu_hours": 16, "node_hours": 1,
-    }  # fmt: skip
-    found = compute_money(used, PricesConfig(gpu_hour=2, cpu_hour=0.1, storage_gb_month=0.02))
+def test_money_by_hand():
+    used = {"gpu_hours": make_rough(4, 9), "cpu_hours": make_rough(16, 9), "prompt_tokens": make_exact(5e6)}
+    found = compute_money(used, PricesConfig(gpu_hour=2, cpu_hour=0.1, per_million_prompt_tokens=0.5))
     assert found["money_machines"].value == pytest.approx(9.6)
-    assert found["money_storage_month"].value == pytest.approx(0.1)
-    assert found["money"].value == pytest.approx(9.7)
-    assert compute_money(used, PricesConfig(node_hour=30))["money"].value == 30
+    assert found["money_tokens"] == make_exact(2.5)
+    assert found["money"].value == pytest.approx(12.1)
     assert compute_money(used, PricesConfig()) == {}  # nothing has a price
-    assert "gpu_hours" not in compute_amounts(make_exact(1.0), {"each": {"CPU": 1}, "per_node": 1})
 
 
 def test_amounts_in_words():
@@ -48,16 +31,15 @@ def test_amounts_in_words():
     assert describe_amount("hours", None) == "unknown"
 
 
-def test_what_a_row_cost_by_hand():
+def test_what_a_run_used_by_hand():
     stages = [
         StageSummary(name="a", seconds=60.0, rows=9, rows_per_second=1.0, started="2026-01-01T00:00:00+00:00"),
         StageSummary(name="b", seconds=60.0, rows=9, rows_per_second=1.0, started="2026-01-01T00:00:30+00:00"),
         StageSummary(name="c", seconds=10.0, rows=9, rows_per_second=1.0, started="2026-01-01T01:00:00+00:00"),
     ]
-    asked = [PassRecord(**PASS, name=name, rows=500) for name in ("label", "test")]
     used = {"label": spent(), "test": spent(actor_seconds=800.0, prompt_tokens=300)}
-    run = SimpleNamespace(stages=stages, passes=asked, used=used)
-    found = of_rows(run, {"num_selected": 200, "purity": {"value": 0.5}})
+    run = SimpleNamespace(stages=stages, used=used)
+    found = of_rows(run)
     assert found["total"] == {
         "elapsed": 100.0,  # the first two overlap by half a minute
         "stage_seconds": 130.0,
@@ -66,9 +48,6 @@ def test_what_a_row_cost_by_hand():
         "output_tokens": 20,
         "bytes": 2 * 10**9,
     }
-    assert found["numbers"] == {"answered": 1000, "selected": 200, "right": 100}
-    assert found["each"]["answered"]["actor_seconds"] == 8 and found["each"]["selected"]["elapsed"] == 0.5
-    assert found["each"]["right"]["prompt_tokens"] == 4
     assert found["by_pass"]["test"] == {"actor_seconds": 800.0, "prompt_tokens": 300, "output_tokens": 10}
-    unknown = of_rows(SimpleNamespace(stages=stages, passes=[], used={}), None)
-    assert unknown["each"] == {} and unknown["total"]["actor_seconds"] is None
+    unknown = of_rows(SimpleNamespace(stages=stages, used={}))
+    assert unknown["total"]["actor_seconds"] is None

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from curation.commands.plan import check
 from curation.config import RunConfig
 from curation.errors import SourceError
 from curation.sources import discover, make_assignment
@@ -62,13 +61,6 @@ def test_a_share_above_the_limit_is_refused_and_one_below_is_told(tmp_path: Path
         looked(config(tmp_path, 20_000, bad=0.2))
     assert looked(config(tmp_path, 20_000, bad=0.2, max_error_rate=0.5))
     assert looked(config(tmp_path, 20_000)) == []
-
-
-def test_an_audit_of_a_pool_without_labels_is_refused(tmp_path: Path) -> None:
-    settings = config(tmp_path, 300, gold=False, audit=True, max_error_rate=1.0)
-    with pytest.raises(SourceError, match=r"splits.audit: keeps gold labels of the pool, but none of its 225 \(of 225"):
-        list(check(settings))
-    assert looked(config(tmp_path, 300, audit=True)) == []
 
 
 @pytest.mark.parametrize("ids, told", [

@@ -8,7 +8,7 @@ import pytest
 
 from curation.stopping import Stopped
 from curation.tables import commits, io, schemas
-from curation.tables.stream import CommitRound, commit_stream
+from curation.tables.stream import commit_stream
 
 SCHEMA = pa.schema([schemas.ROW_ID])
 
@@ -16,7 +16,7 @@ SCHEMA = pa.schema([schemas.ROW_ID])
 def test_what_has_come_is_committed_while_the_next_row_is_waited_for(tmp_path):
     uri = str(tmp_path / "t.lance")
     io.create(uri, SCHEMA)
-    rounds: list[CommitRound] = []
+    rounds: list[dict[str, int]] = []
 
     def arriving() -> Iterator[pa.Table | None]:
         for ids in ([1, 2, 3], [4, 5]):
@@ -31,7 +31,7 @@ def test_what_has_come_is_committed_while_the_next_row_is_waited_for(tmp_path):
             yield None
 
     commit_stream(arriving(), seconds=0.05, on_commit=rounds.append)
-    assert [round_.rows[uri] for round_ in rounds] == [3, 5, 5], "one commit a fragment, and the last look at the end"
+    assert [round_[uri] for round_ in rounds] == [3, 5, 5], "one commit a fragment, and the last look at the end"
 
 
 def test_a_stream_that_is_stopped_commits_what_has_not_arrived_too(tmp_path):

@@ -66,7 +66,7 @@ def test_a_configuration_is_checked_with_all_that_it_asks_for(local_ray, config:
     found = findings(doctor(config).stdout)
     assert found["config"][0] == "ok" and str(config.parent / "runs" / "tiny") in found["config"][1]
     assert "split pool: 20 rows" in found["inputs"][1]
-    assert found["room"][0] == "warn" and "1 actor of 1 CPU leaves 1 of 2 CPUs idle" in found["room"][1]
+    assert found["room"][0] == "ok"
     assert not (config.parent / "runs").exists()
     result = doctor(config, "--set", "teacher.actors.num_gpus=64", "--set", "sources.puzzles.path=none.parquet")
     found = findings(result.stdout)
