@@ -16,6 +16,7 @@ from curation.config.base import count_share
 from curation.errors import BudgetError
 from curation.json_types import Json
 from curation.selection.class_shares import ClassScores, ClassShares
+from curation.selection.order import Streamed
 
 ACCEPTED = 0.5
 """Lowest trust of a row that counts as accepted in the purity on the fit set or a probe (our choice)."""
@@ -48,8 +49,8 @@ class ReferenceScores(Protocol):
     def trust_of_all(self) -> Float32s:
         """Return the trust in [0, 1] of each row, NaN for one that is never selected, float32 [N]: 4 bytes a row."""
 
-    def raw_of_all(self) -> Float32s:
-        """Return the raw score of each row, NaN for one that is never selected, float32 [N]: 4 bytes a row."""
+    def ordered(self, floor: float | None = None) -> Streamed:
+        """Return order statistics, which hold no score, of all raw scores or of those at or above ``floor``."""
 
     def num_trusted(self, threshold: float) -> int:
         """Return the number of rows with at least this trust; counted batch by batch."""

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from curation.arrays import Float32s, Int64s
+from curation.arrays import Int64s
 from curation.domains.class_counts import Grouping, find_class_places, is_unseen
 from curation.hashing import hash_unit
 from curation.json_types import Json
@@ -25,6 +25,7 @@ from curation.selection import Candidates, Cut
 from curation.selection.bound import Bound, find_exact_bound, merge_counts, tally
 from curation.selection.capped import Cap, Capped, Labels, walk_batches, walk_parts
 from curation.selection.class_shares import ClassScores, ClassShares
+from curation.selection.order import Streamed
 from curation.selection.top_n import sort_by_rank
 from curation.stages.rows import NO_IDS, read_sorted_ids
 from curation.tables import io, scans
@@ -227,9 +228,15 @@ class PoolScores:
         """Return the trust of all rows, in the order of :meth:`candidates`, float32 [N]."""
         return np.concatenate([scores for _, scores in self.mapped(_stack_batches, trust=True)])
 
-    def raw_of_all(self) -> Float32s:
-        """Return the raw scores of all rows, in the order of :meth:`candidates`, float32 [N]; takes 4 bytes a row."""
-        return np.concatenate([scores.astype(np.float32, copy=False) for _, scores in self.mapped(_stack_batches)])
+    def ordered(self, floor: float | None = None) -> Streamed:
+        """Return the raw scores, from a ``floor`` on, as order statistics: one pass now, and one per query."""
+        if floor is None:
+            return Streamed(self.mapped)
+
+        def keep_above(batches: Iterable[Batch]) -> Iterator[Batch]:
+            return ((ids_B[raw_B >= floor], raw_B[raw_B >= floor]) for ids_B, raw_B in batches)
+
+        return Streamed(lambda function: self.mapped(lambda batches: function(keep_above(batches))))
 
     @property
     def num_scored(self) -> int:

@@ -42,7 +42,7 @@ from curation.hashing import derive
 from curation.json_types import Json
 from curation.selection.budget import Count, Pool
 from curation.selection.class_shares import ClassScores
-from curation.selection.order import Sorted
+from curation.selection.order import Ordered, Sorted, Streamed
 from curation.selection.risk.rules import (
     Curve,
     Kind,
@@ -84,7 +84,7 @@ class RiskCut:
 def calibrate(
     scores_M: npt.ArrayLike,
     correct_M: npt.ArrayLike,
-    pool_scores_N: npt.ArrayLike,
+    pool_scores_N: npt.ArrayLike | Streamed,
     *,
     alpha: float,
     delta: float,
@@ -99,7 +99,8 @@ def calibrate(
         scores_M: raw scores of the calibration rows, larger is better; -inf for a row that may not be selected (its
             label could not be read). Such a row counts as a calibration row and lies below every cut.
         correct_M: whether the weak label is right, bool.
-        pool_scores_N: raw scores of all pool rows; -inf or NaN for a row that may not be selected.
+        pool_scores_N: raw scores of all pool rows; -inf or NaN for a row that may not be selected. Or, to hold no score
+            in memory, their order statistics, with a ``floor`` only of the rows that score at least as much.
         alpha: the highest allowed noise, in (0, 1).
         delta: the highest allowed probability of failure over draws of the calibration rows, in (0, 1).
         rule: see the module's docstring.
@@ -138,7 +139,7 @@ def calibrate(
 def compute_risk_curve(
     scores_M: npt.ArrayLike,
     correct_M: npt.ArrayLike,
-    pool_scores_N: npt.ArrayLike,
+    pool_scores_N: npt.ArrayLike | Streamed,
     *,
     rule: Rule = "fixed_sequence",
     **settings: Any,
@@ -153,7 +154,7 @@ def compute_risk_curve(
 def _make_problem(
     scores_M: npt.ArrayLike,
     correct_M: npt.ArrayLike,
-    pool_scores_N: npt.ArrayLike,
+    pool_scores_N: npt.ArrayLike | Streamed,
     *,
     alpha: float,
     delta: float,
@@ -184,10 +185,15 @@ def _make_problem(
             f"calibration rows: {int((scores < floor).sum()):,} score less than their floor {floor:g}; give only "
             "rows that were drawn above it"
         )
-    pool_N = np.asarray(pool_scores_N)
-    if pool_N.ndim != 1:
-        raise UserError(f"risk control: no row of the pool has a score (shape {pool_N.shape}); check the score stage")
-    pool = Sorted(pool_N if floor is None else pool_N[pool_N >= floor])
+    if isinstance(pool_scores_N, Streamed):
+        pool: Ordered = pool_scores_N
+    else:
+        pool_N = np.asarray(pool_scores_N)
+        if pool_N.ndim != 1:
+            raise UserError(
+                f"risk control: no row of the pool has a score (shape {pool_N.shape}); check the score stage"
+            )
+        pool = Sorted(pool_N if floor is None else pool_N[pool_N >= floor])
     if not pool.num_scored:
         raise UserError(f"risk control: no row of the pool has a score (of {pool.num_rows:,}); check the score stage")
     return Problem(
@@ -250,7 +256,7 @@ class Certified:
             n = int(num_C.sum())
             risk = {**settings, "per": "label", **cuts.to_json(num_C)}
             return Count(n, risk=risk, is_cut=True, shares=cuts.shares(num_C) if n else None)
-        raw_N = pool.scores.raw_of_all()
-        cut = calibrate(scores_M, pool.calibration.correct_M, raw_N, **given)
-        n = 0 if cut.threshold is None else int(np.count_nonzero(raw_N >= np.float64(cut.threshold)))
+        ordered = pool.scores.ordered(pool.floor)
+        cut = calibrate(scores_M, pool.calibration.correct_M, ordered, **given)
+        n = 0 if cut.threshold is None else int(ordered.num_above([cut.threshold], inclusive=True)[0])
         return Count(n, threshold=cut.threshold, risk={**settings, **asdict(cut)}, is_cut=True)

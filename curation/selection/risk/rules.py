@@ -18,7 +18,7 @@ import numpy as np
 import scipy
 
 from curation.arrays import Bools, Floats, Int64s
-from curation.selection.order import Sorted
+from curation.selection.order import Ordered
 
 Rule = Literal["fixed_sequence", "hoeffding", "hoeffding_bonferroni", "hoeffding_grid", "hoeffding_split"]
 Kind = Literal["threshold", "top_k"]
@@ -69,7 +69,7 @@ class Problem:
     rows: RankedRows
     scores_M: Floats
     correct_M: Bools
-    pool: Sorted
+    pool: Ordered
     """Scores of the pool rows or, with a floor, of the pool rows at or above it."""
     alpha: float
     delta: float

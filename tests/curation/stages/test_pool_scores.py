@@ -12,6 +12,7 @@ from curation.extras.caps.division import LabelKeys
 from curation.refs import ListDigest, TableRef, fingerprint
 from curation.report.rows import read_graded_rows
 from curation.selection.capped import count_before
+from curation.selection.order import Sorted
 from curation.selection.top_n import TopN
 from curation.stages.pool_scores import Groups, PoolScores
 from curation.tables import io, scans, schemas
@@ -65,8 +66,9 @@ def test_streams_tasks_and_all_rows_at_once_cut_alike(
         assert np.array_equal(capped.row_ids_n, wanted[num].row_ids_n[left][:200]) and capped.num_scored == num
         again = scores.candidates()
         assert np.array_equal(again.row_ids_N, candidates.row_ids_N)
-        np.testing.assert_array_equal(scores.raw_of_all(), candidates.raw_score_N)
-        assert scores.num_scored == num
+        ordered, held = scores.ordered(), Sorted(candidates.raw_score_N)
+        assert (ordered.num_rows, ordered.num_scored, scores.num_scored) == (held.num_rows, num, num)
+        assert ordered.at_ranks(np.arange(1, num + 1)).tolist() == held.at_ranks(np.arange(1, num + 1)).tolist()
         some = replace(scores, only=make_bitmap(candidates.row_ids_N[::3]))
         less = TopN().cut(replace(candidates, raw_score_N=np.where(third_N, candidates.raw_score_N, np.nan)), 50, 5)
         assert np.array_equal(some.top(50, 5).row_ids_n, less.row_ids_n)
