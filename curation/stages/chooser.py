@@ -1,7 +1,7 @@
 """Selection of an arm's rows from the labelled pool by the arm's rule, in rank order."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from functools import cache, cached_property, partial
 from typing import Any, ClassVar, Generic, TypeVar
@@ -212,8 +212,8 @@ class RowDivision(ABC, Generic[T]):
 class Chooser:
     """A selector of each arm's rows; values that several arms share are computed once, when needed.
 
-    An arm that takes its top rows reads scores in streams, and holds 20 bytes per selected row. The other rules need
-    all rows at once: 12 bytes per row of the pool, 20 with its bins.
+    An arm that takes its top rows reads scores in streams; for gold arms the ids are held, 8 bytes per selected row.
+    The other rules need all rows at once: 12 bytes per row of the pool, 20 with its bins.
 
     Divided top rows are found in one pass and held, 32 bytes per selected row (:mod:`curation.selection.capped`); the
     other rules choose among the rows that the divisions leave, which takes 32 more bytes per row of the pool.
@@ -223,6 +223,23 @@ class Chooser:
         self._job, self._n = job, budget.n
         self._divisions = [(job.divisions[name], value) for name, value in budget.divided.items()]
         self._ties = derive(job.seed, "ties")
+
+    def taken(self, arm: Arm) -> tuple[Iterable[Int64s], float | None]:
+        """Return the row ids of an arm in parts, best first, which can be read only once, and the last raw score.
+
+        An arm that takes its top rows streams them without holding them.
+        """
+        if self._n and arm.rule == TOP and not arm.gold:
+            return self._stream_top(arm)
+        cut = self.cut(arm)
+        return [cut.row_ids_n], cut.threshold
+
+    def _stream_top(self, arm: Arm) -> tuple[Iterable[Int64s], float | None]:
+        if (left := self._divide(arm, self._n)) is not None:
+            return [left.row_ids_n], float(left.score_n[-1])
+        scores = self.scores(arm)
+        bound = scores.bound(self._n, self._ties)
+        return scores.ranked(bound), bound.score
 
     def cut(self, arm: Arm) -> Cut:
         """Return the rows of an arm, in rank order; of a gold arm fewer than the budget if too few can be taught.
@@ -343,9 +360,8 @@ class Chooser:
 
     def top(self, arm: Arm) -> Cut:
         """Return the best rows of an arm."""
-        if (left := self._divide(arm, self._n)) is not None:
-            return Cut(row_ids_n=left.row_ids_n, threshold=float(left.score_n[-1]))
-        return self.scores(arm).top(self._n, self._ties)
+        parts, threshold = self._stream_top(arm)
+        return Cut(row_ids_n=np.concatenate([*parts]), threshold=threshold)
 
     def _divide(self, arm: Arm, n: int) -> Capped | None:
         """Return the n best rows of an arm that its divisions leave, or fewer; None if nothing divides its rows."""

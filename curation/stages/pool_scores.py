@@ -1,7 +1,8 @@
 """The scores of labelled rows under one trust function, read in streams: cuts and counts without holding the pool.
 
 A large table is read by Ray tasks, some fragments each, and their results are merged; a smaller one is read in this
-process, batch by batch. Of the pool only the selected rows are held, 20 bytes each while they are ranked.
+process, batch by batch. Ids of selected rows are returned ranked and in parts
+(:mod:`curation.selection.external_sort`), so that neither the pool nor the selected rows are held.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,8 +26,8 @@ from curation.selection import Candidates, Cut
 from curation.selection.bound import Bound, find_exact_bound, merge_counts, tally
 from curation.selection.capped import Cap, Capped, Labels, walk_batches, walk_parts
 from curation.selection.class_shares import ClassScores, ClassShares
+from curation.selection.external_sort import iter_ranked
 from curation.selection.order import Streamed
-from curation.selection.top_n import sort_by_rank
 from curation.stages.rows import NO_IDS, read_sorted_ids
 from curation.tables import io, scans
 from curation.tables.row_ids import find_missing_ids
@@ -152,14 +153,20 @@ class PoolScores:
     def top(self, n: int, seed: int) -> Cut:
         """Return the n rows with the highest raw scores in rank order, as ``TopN`` cuts them; see :meth:`bound`."""
         bound = self.bound(n, seed)
+        return Cut(row_ids_n=np.concatenate([*self.ranked(bound)]), threshold=bound.score)
 
-        def select(batches: Iterable[Batch]) -> Batch:
-            passing = ((ids_B, raw_B, bound.passes(ids_B, raw_B)) for ids_B, raw_B in batches)
-            return _stack_batches((ids_B[is_in_B], raw_B[is_in_B]) for ids_B, raw_B, is_in_B in passing)
+    def ranked(self, bound: Bound) -> Iterator[Int64s]:
+        """Return the ids of rows that pass a bound, best first, in parts (:mod:`curation.selection.external_sort`)."""
+        _ = self.copies_M
 
-        ids, raw = zip(*self.mapped(select), strict=True)
-        ranked_n = sort_by_rank(np.concatenate(ids), np.concatenate(raw), seed)
-        return Cut(row_ids_n=ranked_n, threshold=bound.score)
+        def iter_passing(scores: PoolScores, fragments: Sequence[int] | None) -> Iterator[Batch]:
+            for _, ids_B, raw_B in scores._iter_scored(fragments):
+                place_M = np.flatnonzero(bound.passes(ids_B, raw_B))
+                if len(place_M):
+                    yield ids_B[place_M], raw_B[place_M]
+
+        parts = (scans.stream_fragments(scores.labels, partial(iter_passing, scores)) for scores in self._by_table)
+        return iter_ranked(chain.from_iterable(parts), bound.seed)
 
     def grouped(self, groups: Groups, n: int, seed: int) -> Capped:
         """Return the n best rows that ``groups`` leave, or fewer (:mod:`curation.selection.capped`)."""

@@ -138,9 +138,9 @@ def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selec
     for name in job.selection.arms:
         arm = ARMS[name]
         with _naming_arm(name, job):
-            taken = chooser.cut(arm)
+            row_ids, threshold = chooser.taken(arm)
         memory.trim()
-        rows, target = iter_rows(job, name, taken.row_ids_n), directory / f"{name}.lance"
+        rows, target = iter_rows(job, name, row_ids), directory / f"{name}.lance"
         written = write_rows(rows, schemas.SELECTION, target, ("completion", "row_id"))
         num_unread = chooser.num_unread(arm, written.table)
         source, num_rows = job.texts.source, written.num_rows
@@ -153,7 +153,6 @@ def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selec
             if num_rows < n:
                 without = "that gold grades right" if source == "sample" else "in the dataset"
                 notes.append(f"{n - num_rows:,} of {n:,} rows have no rollout {without}")
-        threshold = taken.threshold
         has_threshold = arm.ranked and not num_unread and threshold is not None and threshold > LAST
         selections.append(
             Selection(
@@ -230,7 +229,7 @@ def _naming_arm(name: str, job: SelectJob) -> Iterator[None]:
         raise BudgetError("; ".join([f"arm {name}: {error}", *words, "or drop the arm"])) from error
 
 
-def iter_rows(job: SelectJob, name: str, row_ids_n: Int64s) -> Iterator[pa.Table]:
+def iter_rows(job: SelectJob, name: str, row_ids: Iterable[Int64s]) -> Iterator[pa.Table]:
     """Yield the rows of an arm by rank (schema ``schemas.SELECTION``), at most ``PART_ROWS`` at a time."""
     arm, domain = ARMS[name], get_domain(job.domain)
     gold, trust = job.gold if arm.gold else None, get_trust(arm.trust, derive(job.seed, "draw"), unread_last=True)
@@ -241,7 +240,7 @@ def iter_rows(job: SelectJob, name: str, row_ids_n: Int64s) -> Iterator[pa.Table
         "generation": job.generation,
         "completion_source": "weak",
     }
-    for rank, examples, weak in _look_up(job, row_ids_n, ["completion", "label", *trust.features]):
+    for rank, examples, weak in _look_up(job, row_ids, ["completion", "label", *trust.features]):
         trust_M = trust.score(weak.to_batches()[0])
         if not ((trust_M >= 0) & (trust_M <= 1)).all():
             raise CurationError(f"arm {name}: trust ranges from {trust_M.min()} to {trust_M.max()}, not within [0, 1]")
@@ -254,18 +253,31 @@ def iter_rows(job: SelectJob, name: str, row_ids_n: Int64s) -> Iterator[pa.Table
         yield pa.table(values, schema=schemas.SELECTION)
 
 
+def iter_regrouped(parts: Iterable[Int64s], num_rows: int) -> Iterator[Int64s]:
+    """Yield the same ids in the same order, ``num_rows`` at a time; the last part may be smaller."""
+    held: list[Int64s] = []
+    for part in parts:
+        held.append(part)
+        if sum(map(len, held)) >= num_rows:
+            ids_M = np.concatenate(held)
+            stop = len(ids_M) - len(ids_M) % num_rows
+            yield from (ids_M[start : start + num_rows] for start in range(0, stop, num_rows))
+            held = [ids_M[stop:].copy()]
+    if held and len(rest_M := np.concatenate(held)):
+        yield rest_M
+
+
 def _look_up(
-    job: SelectJob, row_ids_n: Int64s, columns: Sequence[str]
+    job: SelectJob, row_ids: Iterable[Int64s], columns: Sequence[str]
 ) -> Iterator[tuple[int, list[Example], pa.Table]]:
     """Yield the rank of the first of some rows, their examples, and these ``columns`` of their labels.
 
-    At most ``BLOCK_ROWS`` are looked up together.
+    Neither all rows nor all their ids are held: ids come in parts, and at most ``BLOCK_ROWS`` are looked up together.
     """
     columns = list(dict.fromkeys(["row_id", *columns]))
     find = io.make_offset_finder(job.pool), io.make_offset_finder(job.labels)
-    num_rows = PART_ROWS
-    for first in range(0, len(row_ids_n), BLOCK_ROWS):
-        ids_M = row_ids_n[first : first + BLOCK_ROWS]
+    rank, num_rows = 0, PART_ROWS
+    for ids_M in iter_regrouped(row_ids, BLOCK_ROWS):
         places_2M = np.stack([offsets(ids_M) for offsets in find])
         start = 0
         while start < len(ids_M):
@@ -274,10 +286,11 @@ def _look_up(
             weak = io.take_offsets(job.labels, in_labels_M, columns)
             for low in range(0, len(in_pool_M), PART_ROWS):
                 of_part = weak.slice(low, PART_ROWS).combine_chunks()
-                yield first + start + low, examples.slice(low, PART_ROWS).to_pylist(), of_part
+                yield rank + start + low, examples.slice(low, PART_ROWS).to_pylist(), of_part
             start += len(in_pool_M)
             num_parts = BLOCK_BYTES * len(in_pool_M) // (examples.nbytes + weak.nbytes) // PART_ROWS
             num_rows = PART_ROWS * min(max(num_parts, 1), BLOCK_ROWS // PART_ROWS)
+        rank += len(ids_M)
 
 
 def write_rows(parts: Iterable[pa.Table], schema: pa.Schema, target: Place, taught: Sequence[str]) -> WrittenRows:
