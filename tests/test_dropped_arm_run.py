@@ -97,7 +97,7 @@ def test_an_arm_that_cannot_be_measured_drops_out(local_ray: Any, tmp_path: Path
     record = lost.run.generations[0]
     whole = replace(record, selections={**record.selections, ARMS[1]: record.selections["naive"]}, dropped={})
     with pytest.raises(CombineError, match=rf"arm verbalized_confidence dropped out of one of them \({WHY}\)"):
-        require_alike(lost, replace(lost, run=replace(lost.run, generations=[whole])))
+        require_alike(lost, lost._replace(run=replace(lost.run, generations=[whole])))
 
 
 def test_a_run_without_an_arm_that_can_be_measured_ends(local_ray: Any, tmp_path: Path) -> None:
