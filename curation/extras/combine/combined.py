@@ -34,21 +34,19 @@ from curation.storage.paths import Place, to_place
 
 
 def combine(directories: Sequence[str], output: str | None) -> tuple[Json, Place, str]:
-    """Write ``combined.html`` and ``.json``; return the report, the last generation on top, the page and a text."""
+    """Write ``combined.html`` and ``.json`` of the runs' last generations; return the report, the page and a text."""
     folder = to_place(output or "combined-report")
     if folder.is_file():
         raise CombineError(f"--output: {folder} is a file; name a folder for combined.html and combined.json")
-    of_generations = read_parts(directories)
-    generations = [{"index": parts[0].generation["index"], **_combine_generation(parts)} for parts in of_generations]
-    last, benchmarks = generations[-1], [part.benchmark for part in of_generations[-1]]
+    parts = read_parts(directories)
+    benchmarks = [part.benchmark for part in parts]
     content: Json = make_finite(
         {
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "domain": of_generations[-1][0].run.domain.name,
+            "domain": parts[0].run.domain.name,
             "benchmarks": {name: benchmarks.count(name) for name in dict.fromkeys(benchmarks)},
-            "runs": [_describe_run(part) for part in of_generations[-1]],
-            **{key: last[key] for key in ("arms", "teacher", "base", "test_rows")},
-            "generations": generations,
+            "runs": [_describe_run(part) for part in parts],
+            **_average_parts(parts),
         }
     )
     page, _ = write_page("curation.extras.combine:combined.html.j2", "combined", content, folder)
@@ -73,15 +71,14 @@ def average(parts: Sequence[Part], values: Sequence[Json | None]) -> Json | None
     return {**mean.to_json(), "num_runs": len(kept), "runs": None if runs is None else runs.to_json()}
 
 
-def _combine_generation(parts: Sequence[Part]) -> Json:
-    """Return a generation's averages; runs may share test rows, so that fewer are ``distinct`` than their ``total``."""
+def _average_parts(parts: Sequence[Part]) -> Json:
+    """Return the averages of all runs; fewer than ``total`` test rows are ``distinct`` if runs share some."""
     ids: dict[str, list[Int64s]] = {}
     for part in parts:
         if part.tests:
             ids.setdefault(part.benchmark, []).append(next(iter(part.tests.values()))[0].row_ids_N)
     every = [np.concatenate(of_runs) for of_runs in ids.values()]
     total, distinct = sum(map(len, every)), sum(len(np.unique(ids_N)) for ids_N in every)
-
     return {
         "arms": [_combine_arm(name, parts, shared=distinct < total) for name in parts[0].arms],
         "teacher": {

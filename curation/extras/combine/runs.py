@@ -23,7 +23,7 @@ class Member(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A generation of a run: the run, its part of the run's report, its arms by name, and its tests' grades."""
+    """A run: its benchmark, its last generation's part of its report, the arms by name, and its tests' grades."""
 
     directory: str
     run: RunRecord
@@ -33,8 +33,8 @@ class Part(NamedTuple):
     tests: Tests
 
 
-def read_parts(directories: Sequence[str]) -> list[list[Part]]:
-    """Return the parts of all runs for each generation; refuse fewer than two runs, one twice, and unlike ones."""
+def read_parts(directories: Sequence[str]) -> list[Part]:
+    """Return the parts of all runs; refuse fewer than two runs, one twice, and unlike ones."""
     if len(directories) < 2:
         raise CombineError(f"--combine: takes two run directories or more, not {len(directories)}")
     seen: dict[str, str] = {}
@@ -47,11 +47,10 @@ def read_parts(directories: Sequence[str]) -> list[list[Part]]:
     for other in members[1:]:
         require_alike(members[0], other)
     benchmarks = list_benchmarks([member.run for member in members])
-    found: list[list[Part]] = [[] for _ in members[0].run.generations]
+    found = []
     for (directory, run), benchmark in zip(members, benchmarks, strict=True):
-        for parts, record, of in zip(found, run.generations, collect(run)["generations"], strict=True):
-            arms, tests = {arm["name"]: arm for arm in of["arms"]}, read_tests(record.tests)
-            parts.append(Part(directory, run, benchmark, of, arms, tests))
+        last, tests = collect(run)["generations"][-1], read_tests(run.generations[-1].tests)
+        found.append(Part(directory, run, benchmark, last, {arm["name"]: arm for arm in last["arms"]}, tests))
     return found
 
 
