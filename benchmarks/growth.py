@@ -251,7 +251,7 @@ def report(folder: Path, num_rows: int) -> None:
     )
     found = collect(replace(run, numbers={generation.name: compute_numbers(run, generation)}))
     page, _ = write_report(found, to_place(str(folder)))
-    assert found["trust"]["pool"]["all"]["num_rows"] == num_rows and page.exists()
+    assert found["teacher"]["pool"]["n"] == num_rows and page.exists()
 
 
 def label_job(folder: Path) -> LabelJob:

@@ -128,8 +128,6 @@ OFFLINE: dict[str, str] = {
     "test_three_seeds_by_one_command_equal_scipy_on_the_pooled_table",
     "curate report --combine DIR DIR...": "curation/report/test_combining.py::"
     "test_three_seeds_by_one_command_equal_scipy_on_the_pooled_table",
-    "curate report --compare DIR DIR...": "curation/report/test_combining.py::"
-    "test_runs_side_by_side_say_what_differs_and_pair_equal_test_rows",
     "curate inspect RUN_DIR gen-0/teacher": "curation/pipeline/test_left_out.py::"
     "test_rows_that_a_teacher_is_not_adapted_on_are_listed_with_their_reasons",
     **dict.fromkeys(_listed("curate run runs/other"), COPIED),

@@ -57,8 +57,8 @@ FAILED_VERDICT = 4
 """The exit code of a run whose verdict is at least as grave as ``--fail-on-verdict``."""
 GRAVE = {"stop": ("do not use",), "care": ("do not use", "use with care")}
 """Verdict levels for each value of ``--fail-on-verdict``; ``curation.report.rules`` is too heavy to import here."""
-SEVERAL = {"combine": "curation.extras.combine.combined:combine", "compare": "curation.extras.combine.compared:compare"}
-"""Functions of several run directories and a folder for the page, by option; imported when they are called."""
+COMBINE = "curation.extras.combine.combined:combine"
+"""Function of several run directories and a folder for the page; imported when it is called."""
 WATCH_SECONDS = 2.0
 
 
@@ -156,39 +156,33 @@ def validate(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
     "configs",
     nargs=-1,
     required=True,
-    metavar="CONFIG | --combine DIR DIR... | --compare DIR DIR...",
+    metavar="CONFIG | --combine DIR DIR...",
     callback=with_own_modules,
 )
 @SET
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("--combine", "way", flag_value="combine", help="Average the finished runs in several run directories.")
-@click.option("--compare", "way", flag_value="compare", help="Set finished runs in several directories side by side.")
-@click.option("-o", "--output", metavar="DIR", help="Folder of the page (default: combined-report, compared-report).")
+@click.option("--combine", is_flag=True, help="Average the finished runs in several run directories.")
+@click.option("-o", "--output", metavar="DIR", help="Folder of the page (default: combined-report).")
 def report(
     configs: tuple[str, ...],
     overrides: Overrides,
     as_json: bool,
-    way: str | None,
+    combine: bool,
     output: str | None,
 ) -> None:
     """Write the report of a finished run again and print its arms. CONFIG may also be the run directory.
 
     With --combine: write one report of several finished runs that differ in seed, benchmark or teacher. Averages have
     intervals over rows and over runs. The tests compare the arms' students on the test rows of all runs.
-
-    With --compare: say what differs in the configurations of finished runs, and how their results differ from the
-    first one's.
     """
-    if way and overrides:
-        raise ConfigError(f"--set: changes a CONFIG, and --{way} reads run directories as they are; drop one")
-    if not way and output is not None:
-        raise ConfigError("--output: is where --combine and --compare write; a report goes into its run directory")
-    if not way and len(configs) > 1:
-        raise ConfigError(
-            f"report: takes one CONFIG, not {len(configs)}; several run directories need --combine or --compare"
-        )
-    if way:
-        content, page, table = load_code(SEVERAL[way])(configs, output)
+    if combine and overrides:
+        raise ConfigError("--set: changes a CONFIG, and --combine reads run directories as they are; drop one")
+    if not combine and output is not None:
+        raise ConfigError("--output: is where --combine writes; a report goes into its run directory")
+    if not combine and len(configs) > 1:
+        raise ConfigError(f"report: takes one CONFIG, not {len(configs)}; several run directories need --combine")
+    if combine:
+        content, page, table = load_code(COMBINE)(configs, output)
     else:
         config, overrides = find_run_config(configs[0], overrides)
         settings = load.load_config(config, overrides)
@@ -201,7 +195,7 @@ def report(
         table = format_arms(content)
     echo(json.dumps(content, indent=1) if as_json else table)
     echo(f"report: {page}", err=as_json)
-    for line in () if way else describe_verdict(content):
+    for line in () if combine else describe_verdict(content):
         echo(line, err=as_json)
 
 

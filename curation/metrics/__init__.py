@@ -2,7 +2,6 @@
 
 from curation.metrics.calibration import NUM_BINS as NUM_BINS
 from curation.metrics.calibration import brier as brier
-from curation.metrics.calibration import compute_brier_parts as compute_brier_parts
 from curation.metrics.calibration import compute_reliability as compute_reliability
 from curation.metrics.calibration import ece as ece
 from curation.metrics.estimates import CONFIDENCE as CONFIDENCE
@@ -19,15 +18,12 @@ from curation.metrics.paired import ALPHA as ALPHA
 from curation.metrics.paired import MARGIN as MARGIN
 from curation.metrics.paired import Comparison as Comparison
 from curation.metrics.paired import RowDifferences as RowDifferences
-from curation.metrics.paired import Verdict as Verdict
 from curation.metrics.paired import compare_rows as compare_rows
 from curation.metrics.paired import compute_averaged_recovery as compute_averaged_recovery
 from curation.metrics.paired import compute_recovery as compute_recovery
 from curation.metrics.paired import compute_row_differences as compute_row_differences
 from curation.metrics.paired import compute_rows_verdict as compute_rows_verdict
 from curation.metrics.paired import compute_runs_recovery as compute_runs_recovery
-from curation.metrics.paired import compute_sign_flip as compute_sign_flip
-from curation.metrics.paired import find_detectable_difference as find_detectable_difference
 from curation.metrics.paired import pool_strata as pool_strata
 from curation.metrics.ranking import auc as auc
 from curation.metrics.ranking import compute_auc_difference as compute_auc_difference

@@ -1,7 +1,6 @@
-"""Calibration of trust scores: ECE, Brier score and its parts, reliability diagram.
+"""Calibration of trust scores: ECE, Brier score, reliability diagram.
 
-Bins have equal width over [0, 1] or hold equally many rows (``equal="mass"``). Bins of equal mass are computed from the
-input rows and stay fixed in a resample.
+Bins have equal width over [0, 1].
 
 The bootstrap resamples the counts of cells instead of single rows. Rows of one class and (almost) one score share a
 cell, so a thousand resamples of a million rows cost hardly more than those of ten thousand. Resampling cannot show
@@ -12,7 +11,7 @@ single row is a point.
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -27,14 +26,13 @@ from curation.metrics.estimates import (
     as_flags,
     as_scores,
     check_same_length,
-    compute_inflation,
     compute_proportion,
     make_undefined,
 )
 
 NUM_BINS = 15
 """Number of bins of the calibration error (Guo et al., "On Calibration of Modern Neural Networks", ICML 2017)."""
-Binning = Literal["width", "mass"]
+_INNER_EDGES = np.arange(1, NUM_BINS) / NUM_BINS
 _CELLS_PER_BIN, _CELLS_OF_MANY, _MANY_ROWS = 256, 32, 4096
 """Number of cells per bin for up to ``_MANY_ROWS`` rows, and for more: resampling time grows with the cells."""
 RESAMPLES = 1000
@@ -54,8 +52,6 @@ def ece(
     trust_N: ArrayLike,
     correct_N: ArrayLike,
     *,
-    bins: int = NUM_BINS,
-    equal: Binning = "width",
     seed: int = 0,
     cluster_N: Clusters = None,
 ) -> Estimate:
@@ -74,7 +70,7 @@ def ece(
     n = len(trust)
     if n == 0:
         return make_undefined(0)
-    cells = _count_cells(trust, correct, _compute_inner_edges(trust, bins, equal), cluster_N)
+    cells = _count_cells(trust, correct, cluster_N)
     gap_B = cells.gap_sums(cells.counts_C) / n
     calibrated_B = np.sqrt(cells.by_bin(cells.counts_C * cells.mean_trust_C * (1 - cells.mean_trust_C))) / n
     clear_B = np.abs(gap_B) > math.sqrt(math.log(n + 1)) * calibrated_B
@@ -92,7 +88,7 @@ def brier(trust_N: ArrayLike, correct_N: ArrayLike, *, seed: int = 0, cluster_N:
     trust, correct = _check_inputs(trust_N, correct_N)
     if len(trust) == 0:
         return make_undefined(0)
-    cells = _count_cells(trust, correct, _compute_inner_edges(trust, NUM_BINS, "width"), cluster_N)
+    cells = _count_cells(trust, correct, cluster_N)
     value = float(((trust - correct) ** 2).mean())
     shift = value - float(cells.brier(cells.counts_C))
     low, high = np.nanquantile(
@@ -101,62 +97,11 @@ def brier(trust_N: ArrayLike, correct_N: ArrayLike, *, seed: int = 0, cluster_N:
     return Estimate(value=value, low=float(low), high=float(high), n=len(trust))
 
 
-def compute_brier_parts(
-    trust_N: ArrayLike,
-    correct_N: ArrayLike,
-    *,
-    bins: int = NUM_BINS,
-    equal: Binning = "width",
-    seed: int = 0,
-    cluster_N: Clusters = None,
-) -> dict[str, Estimate]:
-    """Return the Brier score and its parts over bins: reliability - resolution + uncertainty + within_bins, exactly.
-
-    ``reliability`` is the rows' mean squared distance between their bin's mean trust and its share of right labels (0
-    is best). ``resolution`` is the one between their bin's share and the share of all rows (larger is better).
-    ``uncertainty`` is the variance of right and wrong, p (1 - p), which no score changes (Murphy 1973). ``within_bins``
-    is the remainder: the variance of trust inside the bins, less twice its covariance with correctness (Stephenson,
-    Coelho and Jolliffe 2008); it is below zero if trust separates rows of one bin.
-
-    The bins' noise biases reliability and resolution upwards, and resampling adds as much again; so their intervals
-    come from the basic bootstrap. The interval of the uncertainty follows from the exact interval of the share of right
-    labels.
-    """
-    trust, correct = _check_inputs(trust_N, correct_N)
-    n = len(trust)
-    score = brier(trust, correct, seed=seed, cluster_N=cluster_N)
-    times = compute_inflation(correct - correct.mean(), cluster_N) if n else 1.0
-    share = compute_proportion(int(correct.sum()), n, inflation=times)
-    # The variance has its maximum, 1/4, at a share of 1/2.
-    ends = [share.low * (1 - share.low), share.high * (1 - share.high)]
-    high = 0.25 if share.low <= 0.5 <= share.high else max(ends)
-    uncertainty = Estimate(value=share.value * (1 - share.value), low=min(ends), high=high, n=share.n)
-    names, floors = ("reliability", "resolution", "within_bins"), (0.0, 0.0, -1.0)
-    if n == 0:
-        return {"brier": score, "uncertainty": uncertainty, **dict.fromkeys(names, make_undefined(0))}
-    cells = _count_cells(trust, correct, _compute_inner_edges(trust, bins, equal), cluster_N)
-    value_3, resampled_R3 = (
-        cells.parts(cells.counts_C),
-        resample(cells.counts_C, cells.parts, seed, by_cluster=cells.by_cluster),
-    )
-    # The last part contains all of the change that the cells make in the score.
-    value_3[2] += score.value - float(cells.brier(cells.counts_C))
-    parts = {"brier": score, "uncertainty": uncertainty}
-    for name, value, resampled_R, floor in zip(names, value_3.tolist(), resampled_R3.T, floors, strict=True):
-        # Quantiles mirrored at the value, widened to contain it.
-        high, low = (2 * value - float(bound) for bound in np.nanquantile(resampled_R, [TAIL, 1 - TAIL]))
-        parts[name] = Estimate(value=value, low=max(floor, min(low, value)), high=min(1.0, max(high, value)), n=n)
-    return parts
-
-
-def compute_reliability(
-    trust_N: ArrayLike, correct_N: ArrayLike, bins: int = NUM_BINS, equal: Binning = "width"
-) -> list[ReliabilityBin]:
+def compute_reliability(trust_N: ArrayLike, correct_N: ArrayLike) -> list[ReliabilityBin]:
     """Return the reliability diagram: mean trust and share of right labels of each bin that has rows."""
     trust, correct = _check_inputs(trust_N, correct_N)
-    inner_E = _compute_inner_edges(trust, bins, equal)
-    edges, bin_N = [0.0, *inner_E.tolist(), 1.0], np.searchsorted(inner_E, trust)
-    counts, sums, rights = (np.bincount(bin_N, of_N, minlength=bins) for of_N in (None, trust, correct))
+    edges, bin_N = [0.0, *_INNER_EDGES.tolist(), 1.0], np.searchsorted(_INNER_EDGES, trust)
+    counts, sums, rights = (np.bincount(bin_N, of_N, minlength=NUM_BINS) for of_N in (None, trust, correct))
     filled = [(edges[b], edges[b + 1], b) for b in np.flatnonzero(counts).tolist()]
     shares = {b: compute_proportion(int(rights[b]), int(counts[b])) for *_, b in filled}
     return [ReliabilityBin(low, high, float(sums[b] / counts[b]), shares[b]) for low, high, b in filled]
@@ -169,20 +114,6 @@ def _check_inputs(trust_N: ArrayLike, correct_N: ArrayLike) -> tuple[Floats, Boo
         raise ValueError(f"trust scores range from {trust.min()} to {trust.max()}, not within [0, 1]")
     check_same_length(trust, correct)
     return trust, correct
-
-
-def _compute_inner_edges(trust_N: Floats, bins: int, equal: Binning) -> Floats:
-    """Return the edges between the bins, ascending, float64 [bins - 1].
-
-    With equal mass the b-th edge is the ceil(b N / bins)-th smallest trust. Rows of equal trust share a bin; a bin that
-    a tie leaves without rows stays empty.
-    """
-    if bins < 1:
-        raise ValueError(f"bins {bins} is not positive")
-    ranks_E = np.arange(1, bins)
-    if equal == "width" or len(trust_N) == 0:
-        return ranks_E / bins
-    return np.asarray(np.sort(trust_N)[-(-ranks_E * len(trust_N) // bins) - 1])
 
 
 class _Cells(NamedTuple):
@@ -212,20 +143,10 @@ class _Cells(NamedTuple):
         """Return the Brier score of counts [..., C], [...]."""
         return np.asarray(counts @ (self.mean_trust_C - self.right_C) ** 2 / counts.sum(axis=-1))
 
-    def parts(self, counts: Int64s) -> Floats:
-        """Return reliability, resolution and the remainder within bins for counts [..., C], [..., 3]."""
-        n = counts.sum(axis=-1)
-        rows, right = self.by_bin(counts), self.by_bin(counts * self.right_C)
-        share = right.sum(axis=-1) / n
-        filled = np.maximum(rows, 1)
-        fit = (self.gap_sums(counts) ** 2 / filled).sum(axis=-1) / n
-        sharpness = (right**2 / filled).sum(axis=-1) / n - share**2
-        return np.stack([fit, sharpness, self.brier(counts) - fit + sharpness - share * (1 - share)], axis=-1)
 
-
-def _count_cells(trust_N: Floats, correct_N: Bools, inner_E: Floats, cluster_N: Int64s | None) -> _Cells:
-    bin_N = np.searchsorted(inner_E, trust_N)  # of (low, high]
-    edges = np.concatenate([[0.0], inner_E, [1.0]])
+def _count_cells(trust_N: Floats, correct_N: Bools, cluster_N: Int64s | None) -> _Cells:
+    bin_N = np.searchsorted(_INNER_EDGES, trust_N)  # of (low, high]
+    edges = np.concatenate([[0.0], _INNER_EDGES, [1.0]])
     width_N = np.maximum(edges[bin_N + 1] - edges[bin_N], np.finfo(np.float64).tiny)
     num = _CELLS_PER_BIN if len(trust_N) <= _MANY_ROWS else _CELLS_OF_MANY
     part_N = np.clip((trust_N - edges[bin_N]) / width_N * num, 0, num - 1).astype(np.int64)
@@ -262,19 +183,14 @@ def resample(
         drawn_RK = np.random.default_rng(seed).multinomial(num, np.full(num, 1 / num), size=resamples)
         drawn = (by_cluster.T @ drawn_RK.T).T
         return np.concatenate([statistic(part) for part in np.split(drawn, range(_CHUNK, resamples, _CHUNK))])
-    filled = np.flatnonzero(counts)
-    drawn_RF = _draw_counts(counts.ravel()[filled].astype(np.int64).tobytes(), seed, resamples)
-    values = []
-    for chunk_RF in np.split(drawn_RF, range(_CHUNK, resamples, _CHUNK)):
-        drawn = np.zeros((len(chunk_RF), counts.size), dtype=np.int64)
-        drawn[:, filled] = chunk_RF
-        values.append(statistic(drawn.reshape(len(chunk_RF), *counts.shape)))
-    return np.concatenate(values)
+    drawn_RF = _draw_counts(counts.astype(np.int64).tobytes(), seed, resamples)
+    parts = np.split(drawn_RF, range(_CHUNK, resamples, _CHUNK))
+    return np.concatenate([statistic(part_RF.astype(np.int64)) for part_RF in parts])
 
 
 @lru_cache(maxsize=4)
 def _draw_counts(counts: bytes, seed: int, resamples: int) -> NDArray[Any]:
-    """Draw counts of the F cells that have rows, [R, F]; cache them for the next statistic, since drawing is slow."""
+    """Draw counts of the F cells, [R, F]; cache them for the next statistic, since drawing is slow."""
     counts_F = np.frombuffer(counts, dtype=np.int64)
     num_rows, rng = int(counts_F.sum()), np.random.default_rng(seed)
     drawn_RF = np.empty((resamples, len(counts_F)), np.min_scalar_type(num_rows))

@@ -46,13 +46,6 @@ class Estimate:
         return {**numbers, "n": int(self.n)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class SeedEstimate(Estimate):
-    """A mean over ``n`` runs, its t interval and the runs' standard deviation ``sd`` (of a sample: n - 1)."""
-
-    sd: float
-
-
 def compute_proportion(num_right: int, n: int, *, confidence: float = CONFIDENCE, inflation: float = 1.0) -> Estimate:
     """Return a share of rows with its exact interval (Clopper and Pearson 1934); NaN for no rows.
 
@@ -73,11 +66,11 @@ def bound_share(right: float, wrong: float, tail: float) -> tuple[float, float]:
     return low, high
 
 
-def average_over_seeds(values: Sequence[float]) -> SeedEstimate:
-    """Return the mean of a number over runs that differ only in their seed, with its t interval and standard deviation.
+def average_over_seeds(values: Sequence[float]) -> Estimate:
+    """Return the mean of a number over runs that differ only in their seed, with its t interval.
 
     The interval covers other seeds on the same test rows, but not other test rows, which each run's own interval does.
-    One run has a mean and no spread (NaN). Without runs all are NaN. The caller leaves out, and counts, runs in which
+    One run has a mean and no interval (NaN). Without runs all are NaN. The caller leaves out, and counts, runs in which
     the number is undefined.
     """
     runs = np.asarray(values, dtype=np.float64)
@@ -85,9 +78,10 @@ def average_over_seeds(values: Sequence[float]) -> SeedEstimate:
         raise ValueError(f"{int((~np.isfinite(runs)).sum())} of {len(runs)} runs have no finite value: leave them out")
     n = len(runs)
     mean = float(runs.mean()) if n else math.nan
-    sd = float(runs.std(ddof=1)) if n > 1 else math.nan
-    margin = float(scipy.special.stdtrit(n - 1, 1 - TAIL)) * sd / math.sqrt(n) if n > 1 else math.nan
-    return SeedEstimate(value=mean, low=mean - margin, high=mean + margin, n=n, sd=sd)
+    margin = math.nan
+    if n > 1:
+        margin = float(scipy.special.stdtrit(n - 1, 1 - TAIL)) * float(runs.std(ddof=1)) / math.sqrt(n)
+    return Estimate(value=mean, low=mean - margin, high=mean + margin, n=n)
 
 
 def make_undefined(n: int) -> Estimate:

@@ -38,7 +38,6 @@ from curation.json_types import Json
 from curation.metrics.calibration import RESAMPLES
 from curation.metrics.estimates import (
     NO_ROWS,
-    NORMAL_QUANTILE,
     TAIL,
     Clusters,
     Estimate,
@@ -53,8 +52,6 @@ from curation.metrics.estimates import (
 ALPHA = 0.05
 MARGIN = 0.02
 """The accuracy that a near-lossless arm may lose against ground truth."""
-_POWER_QUANTILE = 0.8416212335729143
-"""Quantile of the normal distribution at a power of 80 %."""
 PaperVerdict = Literal["super-recovery", "near-lossless", "below ground truth"]
 OwnVerdict = Literal["super-recovery", "near-lossless", "below ground truth", "inconclusive"]
 DRAWS = 99_999
@@ -94,20 +91,16 @@ class Verdict:
     """The verdict on an arm (first) against ground truth (second) on the same test rows.
 
     ``paper`` is the paper's verdict, ``verdict`` our own. ``margin`` is the loss that a near-lossless arm may have.
-    ``detectable`` is the smallest true difference that the exact test would have shown (two-sided, ``ALPHA``) with a
-    probability of 80 % on as many rows; NaN if it would not have shown even the largest one.
     """
 
     verdict: OwnVerdict
     paper: PaperVerdict
     test: Comparison
     margin: float
-    detectable: float
 
     def to_json(self) -> Json:
         """Return the verdict as a JSON object."""
-        detectable = self.detectable if math.isfinite(self.detectable) else None
-        return {**vars(self), "test": self.test.to_json(), "detectable": detectable}
+        return {**vars(self), "test": self.test.to_json()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,23 +191,11 @@ def compute_rows_verdict(rows: RowDifferences, *, gain: float, margin: float = M
       share of discordant rows;
     - below ground truth: the arm is worse, by the test at ``ALPHA`` / 2;
     - inconclusive: none of these is shown; the test set is too small.
-
-    The detectable difference is that of the sign-flip test, whose variance is the mean square of the rows' differences
-    instead of the share of discordant rows.
     """
     if not 0 < margin < 1:
         raise ValueError(f"margin {margin} is not within (0, 1)")
-    n, size_N, test, detectable = (
-        len(rows),
-        np.abs(rows.steps_N) / rows.per_unit,
-        compare_rows(rows, seed=seed),
-        math.nan,
-    )
-    if n:
-        square = float(np.square(size_N).sum())
-        size = square / float(size_N.sum()) if square else 1.0
-        detectable = find_detectable_difference(n / rows.inflation, square / n, size=size)
-    allowed, differs = max(0.0, min(margin, gain / 2)) if n else 0.0, test.p_value < ALPHA / 2
+    test = compare_rows(rows, seed=seed)
+    allowed, differs = max(0.0, min(margin, gain / 2)) if len(rows) else 0.0, test.p_value < ALPHA / 2
     shown: PaperVerdict = "super-recovery" if test.better == "first" else "below ground truth"
     verdict: OwnVerdict = "inconclusive"
     if differs and test.better == "first":
@@ -224,7 +205,7 @@ def compute_rows_verdict(rows: RowDifferences, *, gain: float, margin: float = M
     elif differs:
         verdict = shown
     paper: PaperVerdict = "near-lossless" if test.p_value >= ALPHA else shown
-    return Verdict(verdict=verdict, paper=paper, test=test, margin=allowed, detectable=detectable)
+    return Verdict(verdict=verdict, paper=paper, test=test, margin=allowed)
 
 
 def compute_recovery(arm: float, base: float, ground_truth: float) -> float | None:
@@ -371,20 +352,3 @@ def compute_paired_test(num_first: int, num_second: int, n: int) -> PairedTest:
         better="tie" if num_first == num_second else "first" if num_first > num_second else "second",
         difference=score_interval(num_first, num_second, n, num_rows=n),
     )
-
-
-def find_detectable_difference(n: float, discordant: float, *, size: float = 1.0) -> float:
-    """Return the smallest true difference in accuracy that the paired test shows with 80 % power; NaN if it shows none.
-
-    The test is two-sided at ``ALPHA``, over ``n`` rows of which a share ``discordant`` is expected to be discordant (at
-    least the difference itself). With z and w the normal quantiles of the test and of the power, and s the discordant
-    share, n d = z sqrt(n s) + w sqrt(n (s - d^2)) is solved by d = k sqrt(s) (normal approximation: Connor, Biometrics
-    43, 1987); half a row is added for the steps of the exact test. If a row's difference can be below 1, as over
-    several runs, ``discordant`` is the mean square of the differences and ``size`` that of a discordant row.
-    """
-    test, power = NORMAL_QUANTILE**2, _POWER_QUANTILE**2
-    if n + power < test:  # even with all rows discordant in one direction, the test would show nothing
-        return math.nan
-    k = (math.sqrt(test * n) + math.sqrt(power * (n + power - test))) / (n + power)
-    difference = k * max(math.sqrt(discordant), k * size) + 0.5 * size / n
-    return difference if difference <= 1 else math.nan

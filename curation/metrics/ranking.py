@@ -32,7 +32,7 @@ def compute_auc_value(scores_N: ArrayLike, correct_N: ArrayLike) -> float:
     """Return the area under the ROC curve, ties counted half; NaN when one class is missing. Exact, O(N log N)."""
     scores, correct = as_scores(scores_N), as_flags(correct_N)
     check_same_length(scores, correct)
-    return float(_compute_auc(_count_by_score(scores, correct)))
+    return _compute_auc(_count_by_score(scores, correct))
 
 
 def auc(scores_N: ArrayLike, correct_N: ArrayLike, *, cluster_N: Clusters = None) -> Estimate:
@@ -47,7 +47,7 @@ def auc(scores_N: ArrayLike, correct_N: ArrayLike, *, cluster_N: Clusters = None
     scores, correct = as_scores(scores_N), as_flags(correct_N)
     check_same_length(scores, correct)
     counts_2G = _count_by_score(scores, correct)
-    value, num_rows = float(_compute_auc(counts_2G)), int(counts_2G.sum())
+    value, num_rows = _compute_auc(counts_2G), int(counts_2G.sum())
     if math.isnan(value):
         return make_undefined(num_rows)
     wrong_G, right_G = counts_2G
@@ -115,13 +115,11 @@ def _count_by_score(scores_N: Floats, correct_N: Bools) -> Int64s:
     return np.bincount(group_N + num_groups * correct_N, minlength=2 * num_groups).reshape(2, num_groups)
 
 
-def _compute_auc(counts_2G: Int64s) -> Floats:
-    """Return the AUC of each set of counts [..., 2, G], NaN if a class is missing, [...]."""
-    wrong, right = counts_2G[..., 0, :], counts_2G[..., 1, :]
-    below = np.cumsum(wrong, axis=-1) - wrong
-    pairs = 2.0 * wrong.sum(axis=-1) * right.sum(axis=-1)
-    with np.errstate(invalid="ignore"):
-        return np.asarray((right * (2 * below + wrong)).sum(axis=-1) / pairs)
+def _compute_auc(counts_2G: Int64s) -> float:
+    """Return the AUC of the counts of each score [2, G]; NaN if a class is missing."""
+    wrong_G, right_G = counts_2G
+    pairs = 2.0 * float(wrong_G.sum()) * float(right_G.sum())
+    return float(right_G @ (2 * (np.cumsum(wrong_G) - wrong_G) + wrong_G)) / pairs if pairs else math.nan
 
 
 def compute_auc_difference(

@@ -94,21 +94,15 @@ class Shift:
             return "minority" if self.has_minority else "slight"
         return "clear" if self.auc.value < SEVERE_AUC else "severe"
 
-    @property
-    def separable(self) -> Estimate:
-        """The share of foreign rows that gives this AUC if the classifier detects all of them."""
-        low, value, high = (max(0.0, 2 * auc - 1) for auc in (self.auc.low, self.auc.value, self.auc.high))
-        return Estimate(value=value, low=low, high=high, n=self.auc.n)
-
     def in_words(self) -> str:
-        """Return the AUC, and how many rows may be foreign; empty if untested."""
+        """Return the AUC, and the share of foreign rows if the test shows any; empty if untested."""
         if self.strength == "untested":
             return ""
         auc = f"AUC {self.auc.value:.3f} [{self.auc.low:.3f}, {self.auc.high:.3f}]"
         if self.foreign is not None and self.foreign.is_shown:
             share = self.foreign.share
             return f"{auc}, and {format_share_interval(share)} of {share.n:,} rows are unlike any labelled one"
-        return f"{auc}: up to {format_share_interval(self.separable)} of the pool's rows may be foreign"
+        return auc
 
     def warning(self) -> str | None:
         """Return a warning for the report, or ``None`` if the test shows no difference."""
@@ -132,7 +126,6 @@ class Shift:
         return {
             **vars(self),
             "auc": self.auc.to_json(),
-            "separable": self.separable.to_json(),
             "foreign": None if self.foreign is None else self.foreign.to_json(),
             **{name: getattr(self, name) for name in ("differs", "alarm", "strength")},
             "in_words": self.in_words(),

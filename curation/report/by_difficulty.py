@@ -24,10 +24,9 @@ from curation.tables import io, scans
 
 DOMAIN_ROWS = 8192
 """Number of rows that are Python objects at a time."""
-LEAST_BINS, MOST_BINS, PROFILE_BINS = 4, 10, 24
-ROWS_A_BIN, PROFILE_ROWS = 25, 10
-"""Minimum mean numbers of rows per bin, for the model or arm with the fewest rows: with fewer, intervals of shares
-overlap, and the profile of difficulties shows only noise."""
+LEAST_BINS, MOST_BINS, ROWS_A_BIN = 4, 10, 25
+"""Minimum and maximum numbers of bins, and minimum mean number of rows per bin for the model or arm with the fewest
+rows: with fewer, intervals of shares overlap."""
 STEPS = (1, 2, 2.5, 5)
 """Possible widths of bins, to be multiplied by a power of ten."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -51,14 +50,12 @@ def read_difficulties(examples: TableRef | None, domain: Domain, share: float = 
 
 
 def summarise_difficulty(difficulties: Difficulties, selected: Mapping[str, Int64s]) -> Json | None:
-    """Return quantiles and shares per common bin of the pool's and each arm's difficulty; ``None`` if none is known."""
+    """Return the mean and quantiles of the pool's and each arm's difficulty; ``None`` if none is known."""
     ids_N, values_N = difficulties
     ids_K, values_K = ids_N[np.isfinite(values_N)], values_N[np.isfinite(values_N)]
     if not len(values_K):
         return None
     kept = {"pool": values_K, **{arm: values_K[np.isin(ids_K, ids)] for arm, ids in selected.items()}}
-    fewest = min(len(values) for values in kept.values() if len(values))
-    edges = np.histogram_bin_edges(values_K, bins=_choose_num_bins(fewest, PROFILE_ROWS, PROFILE_BINS))
     profiles: Json = {}
     for name, of_K in kept.items():
         n = len(of_K)
@@ -66,10 +63,9 @@ def summarise_difficulty(difficulties: Difficulties, selected: Mapping[str, Int6
             "n": n,
             "mean": float(of_K.mean()) if n else None,
             "quantiles": {str(q): float(np.quantile(of_K, q)) for q in QUANTILES} if n else None,
-            "shares": (np.histogram(of_K, bins=edges)[0] / max(n, 1)).tolist(),
         }
     num_unknown = len(values_N) - len(values_K)
-    return {"edges": edges.tolist(), "num_unknown": num_unknown, "pool": profiles.pop("pool"), "arms": profiles}
+    return {"num_unknown": num_unknown, "pool": profiles.pop("pool"), "arms": profiles}
 
 
 def compute_purity_bins(
@@ -123,7 +119,7 @@ def compute_bin_edges(values_N: Float64s, num_rows: int) -> Float64s | None:
     levels = np.unique(values_N[np.isfinite(values_N)])
     if not len(levels):
         return None
-    most = MOST_BINS if len(levels) <= MOST_BINS else _choose_num_bins(num_rows, ROWS_A_BIN, MOST_BINS)
+    most = MOST_BINS if len(levels) <= MOST_BINS else min(MOST_BINS, max(LEAST_BINS, num_rows // ROWS_A_BIN))
     width = (levels[-1] - levels[0]) / most
     if len(levels) <= MOST_BINS:
         width = max(width, np.diff(levels).min() if len(levels) > 1 else 1.0)
@@ -133,10 +129,6 @@ def compute_bin_edges(values_N: Float64s, num_rows: int) -> Float64s | None:
         if size >= width * (1 - 1e-9) and last - first < most:
             return np.asarray(np.arange(first, last + 2) * size)
     raise AssertionError("some width covers the values")
-
-
-def _choose_num_bins(num_rows: int, rows_a_bin: int, most: int) -> int:
-    return min(most, max(LEAST_BINS, num_rows // rows_a_bin))
 
 
 def _find_bins(row_ids_N: Int64s, difficulties: Difficulties, edges: Float64s) -> Int64s:

@@ -97,8 +97,6 @@ class OptionLengths:
     """Mean length of the right option less that of the chosen one."""
     gain: Estimate
     """Share of right choices by the score per character less that by the whole score."""
-    scores: tuple[tuple[int, float], ...]
-    """Mean length and mean score (nats) of the shorter half of the options and of the longer half."""
 
 
 def read_questions(
@@ -244,7 +242,6 @@ def measure_option_lengths(
     scores = {row["row_id"]: row["option_logprobs"] for row in scored if row["option_logprobs"]}
     shorter: list[int] = []
     gains: list[int] = []
-    pairs: list[tuple[int, float]] = []
     for row in draw_rows(examples, row_ids_N, needed, seed) if scores else ():
         options, _ = attempt(domain.options, row)
         found = scores.get(row["row_id"])
@@ -257,19 +254,14 @@ def measure_option_lengths(
         chosen, by_length = int(score.argmax()), int((score / np.maximum(lengths, 1)).argmax())
         shorter.append(int(lengths[right.index(True)] - lengths[chosen]))
         gains.append(int(right[by_length]) - int(right[chosen]))
-        pairs += zip(lengths.tolist(), score.tolist(), strict=True)
     if len(shorter) < FEW_OPTIONS:
         return None
-    length_M, score_M = np.array(pairs).T
-    short_M = length_M <= np.median(length_M)
-    halves = [half_M for half_M in (short_M, ~short_M) if half_M.any()]
-    scores_of = tuple((round(float(length_M[half_M].mean())), float(score_M[half_M].mean())) for half_M in halves)
     means = []
     for values in (shorter, gains):
         value, n = float(np.mean(values)), len(values)
         margin = QUANTILE * math.sqrt(float(np.var(values)) / n)
         means.append(Estimate(value=value, low=value - margin, high=value + margin, n=n))
-    return OptionLengths(shorter=means[0], gain=means[1], scores=scores_of)
+    return OptionLengths(shorter=means[0], gain=means[1])
 
 
 def compute_chance(examples: TableRef, domain: Domain, row_ids_N: Int64s, seed: int) -> float | None:

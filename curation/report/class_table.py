@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from curation.arms import ARMS, TRUST, Configured, Fitted
+from curation.arms import ARMS
 from curation.arrays import Bools, Int64s
 from curation.config.selection import CUTS
 from curation.domains import class_counts
@@ -23,15 +23,13 @@ from curation.hashing import derive
 from curation.json_types import Json
 from curation.report.measures import compute_share
 from curation.report.record import GenerationRecord, RunInputs
-from curation.report.rows import MOST_GRADED, SAMPLE, GradedRows, read_scores
+from curation.report.rows import MOST_GRADED, SAMPLE, read_scores
 from curation.selection.class_shares import ClassShares, compute_share_distance, estimate_shares
 from curation.selection.quotas import allocate
 from curation.tables import io
 
 MOST_NAMED = 3
 """Maximum number of classes that a finding names."""
-MUCH = 0.5
-"""Share of the right labels above which wrong ones are selected too, unless trust ranks almost without error."""
 Purity = Callable[[Bools], Json | None]
 """A function that returns the purity of the selected rows that a mask marks, if the pool is graded."""
 
@@ -203,32 +201,13 @@ def count_labels(labels: pa.ChunkedArray, num_rows: int) -> Json:
     }
 
 
-def measure_diversity(
-    record: GenerationRecord, arm: str | None, num_pool: int, pool: GradedRows | None, seed: int
-) -> Json:
-    """Return label counts of each arm and of the pool's parsed rows, and n as a share of the expected right labels.
-
-    ``arm`` is the arm shown. If the pool is graded, the share of right labels is scaled up to all labelled rows.
-    Otherwise the expected number is the sum of the arm's trust over the parsed rows, if that trust is calibrated.
-    """
-    labels, functions = record.labels["pool"], []
-    if pool is None and arm is not None and isinstance(TRUST[ARMS[arm].trust], Fitted | Configured):
-        functions = [ARMS[arm].trust]
-    rows = read_scores(labels, functions, share=min(1.0, MOST_GRADED / max(num_pool, 1)), seed=derive(seed, SAMPLE))
-    num_parsed, parsed_N = io.count(labels, f"({io.make_answered_filter(labels)}) AND label IS NOT NULL"), rows.parsed_N
+def measure_diversity(record: GenerationRecord, num_pool: int, seed: int) -> Json:
+    """Return label counts of each arm and of the pool's parsed rows."""
+    labels = record.labels["pool"]
+    rows = read_scores(labels, [], share=min(1.0, MOST_GRADED / max(num_pool, 1)), seed=derive(seed, SAMPLE))
+    num_parsed = io.count(labels, f"({io.make_answered_filter(labels)}) AND label IS NOT NULL")
     arms = {}
     for name, ref in record.selections.items():
         selected = io.read(ref, ["label"], "label IS NOT NULL")["label"]
         arms[name] = count_labels(selected, len(selected))
-    expected, right = None, None
-    if pool is not None and len(pool):
-        expected = pool.share_right().value * num_pool
-    elif rows.scores:
-        (score,) = rows.scores.values()
-        expected = float(score.trust_N[parsed_N].sum()) * num_parsed / max(int(parsed_N.sum()), 1)
-    if expected is not None:
-        share = record.n / expected if expected else None
-        much = share is None or share > MUCH
-        basis = "trust" if pool is None else "audit"
-        right = {"basis": basis, "expected": expected, "n": record.n, "share": share, "is_much": much}
-    return {"arms": arms, "pool": count_labels(rows.label_N.drop_null(), num_parsed), "right": right}
+    return {"arms": arms, "pool": count_labels(rows.label_N.drop_null(), num_parsed)}

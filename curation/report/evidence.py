@@ -9,7 +9,6 @@ All numbers are about parsed rows, since trust can select no others. Several rul
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +19,7 @@ from curation.arms import free_of
 from curation.arrays import Float64s, Int64s
 from curation.domains.class_counts import UnseenLabels
 from curation.hashing import hash_unit
-from curation.json_types import Json, JsonView
+from curation.json_types import JsonView
 from curation.metrics import Estimate
 from curation.metrics.estimates import NORMAL_QUANTILE, Number
 from curation.report.checks import QUANTILE, Control, NearCopies, OptionLengths
@@ -105,11 +104,6 @@ class Rival:
     def is_better(self) -> bool:
         """Whether the signal is shown to rank better than the trust function, by AUC or by purity."""
         return (self.auc is not None and self.auc.high < 0) or self.purity.high < 0
-
-    def to_entry(self) -> Json:
-        """Return the comparison as an entry of the trust table: ``signal``, ``num_top``, ``auc`` and ``purity``."""
-        auc = None if self.auc is None else self.auc.to_json()
-        return {"signal": self.signal, "num_top": self.num_top, "auc": auc, "purity": self.purity.to_json()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,7 +323,7 @@ def compare_with_signal(
     num_top: int,
     seed: int,
     *,
-    confidence: float = metrics.CONFIDENCE,
+    confidence: float,
 ) -> Rival:
     """Compare a trust function with a signal on a set's parsed rows; ``num_top`` of them represent the selection."""
     parsed = rows.readable
@@ -365,24 +359,3 @@ def find_rivals(
     return tuple(
         compare_with_signal(rows, where, function, signal, num_top, seed, confidence=level) for signal in signals
     )
-
-
-def find_best_signal(measured: Mapping[str, GradedRows]) -> tuple[str, str] | None:
-    """Return the free signal with the highest AUC on parsed rows, and the set of these rows; ``None`` without a signal.
-
-    The set is the held-out labelled rows, and the pool only without these: a signal that is chosen on the rows on which
-    it is then compared with trust has an advantage. It has this advantage if validation rows are compared, as without
-    gold labels of the pool.
-    """
-    for where in ("validation", "pool"):
-        rows = measured.get(where)
-        if rows is None or not len(parsed := rows.readable):
-            continue
-        aucs = {
-            name: np.nan_to_num(metrics.compute_auc_value(parsed.scores[name].raw_N, parsed.correct_N))
-            for name in free_of(parsed.scores)
-            if name in parsed.scores
-        }
-        if aucs:
-            return max(aucs, key=lambda name: aucs[name]), where
-    return None

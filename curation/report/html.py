@@ -4,8 +4,7 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from jinja2 import ChoiceLoader, PackageLoader, Template
@@ -17,20 +16,15 @@ from curation.features import features
 from curation.json_types import Json, JsonView
 from curation.registry import load_code
 from curation.report import charts
-from curation.report.charts import GREY, as_chart
 from curation.report.costs import describe_amount
 from curation.report.headline import FILTERS, describe_name, format_duration, make_environment, say
 from curation.report.rules import RULES
 from curation.storage.paths import Place, to_place, write_atomically
 from curation.telemetry.standing import format_speed
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 _HERE = "curation.report"
 NUM_TOLD = 10
 """Number of trials of the leaderboard that are printed."""
-_BLUE, _LIGHT, _ORANGE = "#0072b2", "#b8b8b8", "#d55e00"
 
 
 def write(report: JsonView, directory: Place) -> tuple[Place, Place]:
@@ -38,12 +32,12 @@ def write(report: JsonView, directory: Place) -> tuple[Place, Place]:
     return _write(render(report), "report", report, directory)
 
 
-def write_page(template: str, name: str, content: JsonView, directory: Place, **further: object) -> tuple[Place, Place]:
+def write_page(template: str, name: str, content: JsonView, directory: Place) -> tuple[Place, Place]:
     """Write ``<name>.html`` and ``<name>.json`` to a directory, each atomically; return their paths.
 
-    The Jinja ``template``, as ``package:file``, gets ``content``, which is also the JSON, and ``further`` names.
+    The Jinja ``template``, as ``package:file``, gets ``content``, which is also the JSON.
     """
-    return _write(_find_template(template).render(content=content, **further), name, content, directory)
+    return _write(_find_template(template).render(content=content), name, content, directory)
 
 
 def _write(text: str, name: str, content: JsonView, directory: Place) -> tuple[Place, Place]:
@@ -61,7 +55,6 @@ def render(report: JsonView) -> str:
         rules=RULES,
         figures=figures,
         parts=[_render_parts(generation) for generation in report["generations"]],
-        compounding=Markup(charts.draw_chain_chart("chain", report["chain"])) if report["chain"] is not None else "",
     )
 
 
@@ -117,23 +110,12 @@ def _draw_figures(generation: JsonView) -> dict[str, Markup]:
     """Return the SVG of each figure that the generation has numbers for."""
     chance = None if generation["evidence"] is None else generation["evidence"]["chance"]
     drawn: dict[str, tuple[Any, ...]] = {}  # functions and their arguments
-    for name, draw in (("difficulty", charts.draw_difficulty_chart), ("risk_curves", charts.draw_risk_chart)):
-        if generation[name] is not None:
-            drawn[name] = draw, (generation[name],), {}
+    if generation["risk_curves"] is not None:
+        drawn["risk_curves"] = charts.draw_risk_chart, (generation["risk_curves"],), {}
     if (found := generation["purity_curves"]) is not None:
         drawn["purity_curves"] = charts.draw_purity_chart, (found,), {"chance": chance}
     for where, bins in generation["reliability"].items():
         drawn[f"reliability_{where}"] = charts.draw_reliability_chart, (bins,), {"chance": chance}
-        drawn[f"histogram_{where}"] = charts.draw_histogram_chart, (generation["histogram"][where],), {}
-    if (found := generation["purity_by_difficulty"]) is not None:
-        behind = {"all pool rows": found["all"]}
-        if found["parsed"] != found["all"]:
-            behind["parsed pool rows"] = found["parsed"]
-        lines = {"y": "share of right labels", "behind": behind}
-        drawn["purity_by_difficulty"] = charts.draw_bins_chart, (found["edges"], found["arms"]), lines
-    if (found := generation["accuracy_by_difficulty"]) is not None:
-        of_models = found["edges"], found["models"]
-        drawn["accuracy_by_difficulty"] = charts.draw_bins_chart, of_models, {"y": "test accuracy"}
     if any(len(arm["curves"]["loss"]) > 1 for arm in generation["training"].values()):
         drawn["training"] = charts.draw_training_chart, (generation["training"],), {}
     prefix = f"g{generation['index']}"
@@ -188,33 +170,4 @@ def _format_board(trials: list[Json], metric: str) -> list[str]:
 
 def write_search(search: JsonView, directory: Place) -> tuple[Place, Place]:
     """Write ``search.html`` and ``search.json`` to a directory, each atomically; return their paths."""
-    course = draw_course("search-course", search["trials"], search["metric"])
-    finals = draw_finals("search-finals", search["choice"], search["metric"])
-    figures = {"course": Markup(course), "finals": Markup(finals)}
-    return write_page(f"{_HERE}:search.html.j2", "search", search, directory, figures=figures)
-
-
-@as_chart("trial", "")
-def draw_course(axes: "Axes", trials: list[JsonView], metric: str) -> None:
-    """Draw the metric of every trial by the trial's number, and the best value so far."""
-    done = [trial for trial in trials if trial["outcome"] is not None]
-    by_number = sorted(done, key=lambda trial: trial["number"])
-    better = max if done[0]["outcome"]["value"] >= by_number[0]["outcome"]["value"] else min
-    numbers = [trial["number"] for trial in by_number]
-    values = [trial["outcome"]["value"] for trial in by_number]
-    axes.plot(numbers, values, "o", color=_LIGHT, markersize=3.5, label="trial")
-    axes.step(numbers, list(accumulate(values, better)), where="post", color=_BLUE, label="best until then")
-    axes.set_ylabel(f"{metric} on the held-out fold")
-
-
-@as_chart("", "")
-def draw_finals(axes: "Axes", choice: JsonView, metric: str) -> None:
-    """Draw each finalist's difference to the default, with intervals that hold for all finalists at once."""
-    differences = list(choice["differences"].items())[::-1]
-    for place, (name, found) in enumerate(differences):
-        bars = [[found["value"] - found["low"]], [found["high"] - found["value"]]]
-        colour = _BLUE if name == choice["winner"] else GREY
-        axes.errorbar([found["value"]], [place], xerr=bars, fmt="o", color=colour, capsize=3)
-    axes.axvline(0, color=_ORANGE, linewidth=1.0, linestyle=(0, (4, 2)), label="the default")
-    axes.set_yticks(range(len(differences)), [f"trial {name}" for name, _ in differences])
-    axes.set(ylim=(-0.6, len(differences) - 0.4), xlabel=f"better than the default by ({metric})")
+    return write_page(f"{_HERE}:search.html.j2", "search", search, directory)

@@ -1,26 +1,19 @@
-"""Numbers about trust and selection, as JSON: metrics, reliability, histogram, purity against n, difficulty."""
+"""Numbers about trust and selection, as JSON: metrics, reliability, purity against n."""
 
 import math
-import os
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from curation import metrics
-from curation.arms import ARMS, REFERENCE_ARM
+from curation.arms import ARMS
 from curation.arrays import Bools, Int64s
 from curation.json_types import Json
 from curation.report.rows import GradedRows
 
 ECE_BINS = metrics.NUM_BINS
-BRIER_PARTS = ("reliability", "resolution", "uncertainty", "within_bins")
-HISTOGRAM_BINS = 20
 CURVE_POINTS = 120
-MOST_THREADS = 4
-"""Maximum number of trust functions measured in parallel: a bootstrap's draws, which take most of the time, release
-the GIL. As many draws are cached."""
 
 
 def compute_share(
@@ -42,31 +35,25 @@ def compute_count_share(num_right: int, num_rows: int) -> Json | None:
 
 
 def trust_metrics(rows: GradedRows, num_top: int, constant: float, seed: int) -> Json:
-    """Return AUC, ECE, Brier score and its parts, and the purity of the first ``num_top`` rows, by trust function.
+    """Return AUC, ECE, Brier score, and the purity of the first ``num_top`` rows, by trust function.
 
     Rows are ranked as the arm of each trust function prefers them. ``constant`` is the trust that the baseline gives
     to every row. AUC is ``None`` if all rows are right or all are wrong.
     """
     num_top = min(num_top, len(rows))
-
-    def measure(name: str) -> Json:
-        of: Json = {"seed": seed, "cluster_N": rows.cluster_N}
-        # First, as the calibration begins with the same cells, and few resamples are cached.
-        parts = metrics.compute_brier_parts(rows.scores[name].trust_N, rows.correct_N, **of)
-        found = measure_calibration(rows, name, seed)
-        top = rows.rank(name, [num_top])[0].to_json() if num_top else None
-        return {**found, "brier_parts": {key: parts[key].to_json() for key in BRIER_PARTS}, "purity_at_n": top}
-
-    with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as pool:
-        functions: Json = dict(zip(rows.scores, pool.map(measure, rows.scores), strict=True))
-    readable = None if rows.parsed_N.all() else rows.auc(rows.parsed_N)
+    functions = {
+        name: {
+            **measure_calibration(rows, name, seed),
+            "purity_at_n": rows.rank(name, [num_top])[0].to_json() if num_top else None,
+        }
+        for name in rows.scores
+    }
     return {
         "num_rows": len(rows),
         "num_top": num_top,
         "share_right": rows.share_right().to_json(),
         "functions": functions,
         "constant": compute_constant_metrics(rows, constant, seed),
-        "parsed_flag": None if rows.parsed_N.all() else {"auc": None if readable is None else readable.to_json()},
     }
 
 
@@ -80,14 +67,14 @@ def compute_constant_metrics(graded: GradedRows, constant: float, seed: int) -> 
 
 
 def measure_calibration(graded: GradedRows, function: str, seed: int) -> Json:
-    """Return AUC, ECE over bins of equal width and of equal mass, and Brier score of a trust function."""
-    score, correct_N, auc = graded.scores[function], graded.correct_N, graded.auc(graded.scores[function].raw_N)
+    """Return AUC, ECE and Brier score of a trust function."""
+    score, auc = graded.scores[function], graded.auc(graded.scores[function].raw_N)
     of: Json = {"seed": seed, "cluster_N": graded.cluster_N}
-    # In this order, as numbers over the same cells share their resamples.
-    width = metrics.ece(score.trust_N, correct_N, **of).to_json()
-    brier = metrics.brier(score.trust_N, correct_N, **of).to_json()
-    mass = metrics.ece(score.trust_N, correct_N, equal="mass", **of).to_json()
-    return {"auc": None if auc is None else auc.to_json(), "ece": width, "ece_equal_mass": mass, "brier": brier}
+    calibration = {
+        name: measure(score.trust_N, graded.correct_N, **of).to_json()
+        for name, measure in (("ece", metrics.ece), ("brier", metrics.brier))
+    }
+    return {"auc": None if auc is None else auc.to_json(), **calibration}
 
 
 def collect_reliability(rows: GradedRows) -> Json:
@@ -97,17 +84,6 @@ def collect_reliability(rows: GradedRows) -> Json:
         name: [{**item._asdict(), "share_right": item.share_right.to_json()} for item in bins]
         for name, bins in found.items()
     }
-
-
-def compute_histogram(rows: GradedRows) -> Json:
-    """Return numbers of rows by trust, right and wrong ones separately."""
-    trust_N, correct_N = rows.scores[REFERENCE_ARM].trust_N, rows.correct_N
-    edges = np.linspace(0.0, 1.0, HISTOGRAM_BINS + 1)
-    counts = {
-        name: np.histogram(trust_N[keep_N], bins=edges)[0].tolist()
-        for name, keep_N in (("right", correct_N), ("wrong", ~correct_N))
-    }
-    return {"edges": edges.tolist(), **counts}
 
 
 def compute_purity_curves(rows: GradedRows | None, selected: Iterable[str], n: int) -> Json | None:

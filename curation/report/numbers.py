@@ -49,18 +49,17 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
     every_N, values_N = by_difficulty.read_difficulties(examples, run.domain, rows.share, seed)
     mine_N = io.find_offsets(record.labels["pool"], every_N) >= 0
     difficulty = every_N[mine_N], values_N[mine_N]
-    lines, means = trusted.measure_regimes(rows)
     # One row per question may be selected.
     num_again = record.repeats["num_rows"] - record.repeats["num_questions"]
     num_candidates = num_pool - (int(num_again * num_pool / record.repeats["num_pool"]) if num_again else 0)
     foreseen = {} if pool is not None else trusted.foresee_purities(rows, num_candidates)
     chosen = {arm: _collect_selected(rows, arm, foreseen.get(arm)) for arm in selected}
-    students = tested.collect_students(run, record, chosen, selected)
+    students = tested.collect_students(run, record, chosen)
     # The verdict is about the method's arm, or else the first that ranks.
     ranking = (arm for arm in selected if ARMS[arm].ranked and not ARMS[arm].gold)
     scored = (arm for arm in ranking if ARMS[arm].trust in rows.graded["source"].scores)
     arm = REFERENCE_ARM if REFERENCE_ARM in selected else next(scored, None)
-    varied = class_table.measure_diversity(record, arm, num_pool, pool, run.seed)
+    varied = class_table.measure_diversity(record, num_pool, run.seed)
     classes = class_table.collect_class_table(run, record, arm)
     shown: Json = {"judged": None, "evidence": None, "rows": None}
     if arm is not None:
@@ -83,7 +82,7 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "num_pool": num_pool,
         "repeats": dict(record.repeats),
         **students,
-        "students": tested.collect_further_students(run, record, chosen, selected),
+        "students": tested.collect_further_students(run, record, chosen),
         "asked_unlike": tested.explain_unlike(run.config),
         "diversity": varied,
         "classes": classes,
@@ -94,11 +93,9 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "shift": dict(record.shift),
         "foreign": dict(record.foreign),
         "guarantee": collect_guarantee(run, record),
-        "regimes": lines,
-        "regime_means": means,
+        "regimes": trusted.measure_regimes(rows),
         "trust": trusted.trust_tables(rows),
         "reliability": {name: measures.collect_reliability(rows) for name, rows in parsed.items()},
-        "histogram": {name: measures.compute_histogram(rows) for name, rows in parsed.items()},
         "pool_sample": None if pool is None or pool.drawn == 1 else len(pool),
         "purity_curves": measures.compute_purity_curves(pool, selected, record.n),
         "difficulty": by_difficulty.summarise_difficulty(difficulty, selected),

@@ -126,15 +126,6 @@ class GradedRows:
         """The rows whose label could be read; only these can be selected by trust."""
         return self.subset(self.parsed_N)
 
-    @property
-    def all(self) -> "GradedRows":
-        """All rows; unparsed ones have the lowest score and trust 0, as in selection."""
-        scores = {}
-        for name, s in self.scores.items():
-            raw_N, trust_N = np.where(self.parsed_N, s.raw_N, LOWEST), np.where(self.parsed_N, s.trust_N, 0.0)
-            scores[name] = FunctionScores(raw_N=raw_N, trust_N=trust_N)
-        return replace(self, scores=scores)
-
     def scale(self, num_rows: int) -> int:
         """Return the number of rows here that represent ``num_rows`` of the split."""
         return num_rows if self.drawn == 1 else max(1, round(self.drawn * num_rows))

@@ -141,11 +141,10 @@ def _find_collapse(evidence: Evidence) -> Iterator[Finding]:
 def _find_short_options(evidence: Evidence) -> Iterator[Finding]:
     found = evidence.option_lengths
     if found is not None and found.shorter.low > 0 and found.gain.low > 0:
-        scores = ", ".join(f"{score:.1f} at {length} characters" for length, score in found.scores)
         yield (
             f"normalise_options: false prefers short labels here (on {found.shorter.n:,} labelled rows the chosen one "
-            f"is shorter than the right one by {found.shorter.value:.1f} characters; mean score {scores}; by the score "
-            f"per character {100 * found.gain.value:.0f} points more of the choices are right)"
+            f"is shorter than the right one by {found.shorter.value:.1f} characters; by the score per character "
+            f"{100 * found.gain.value:.0f} points more of the choices are right)"
         )
 
 

@@ -22,7 +22,7 @@ from statistics import NormalDist
 import numpy as np
 
 from curation import metrics
-from curation.arms import ARMS, REFERENCE_ARM, REFERENCE_GOLD
+from curation.arms import ARMS
 from curation.arrays import Bools, Int64s
 from curation.config import DecodingConfig, DomainConfig
 from curation.config.defaults import find_traits
@@ -77,9 +77,7 @@ TRAINED = {"rows_trained": "num_rows", "rows_dropped": "num_dropped", "epochs": 
 """Fields of an arm in the report by those of its training's record."""
 
 
-def collect_students(
-    run: RunInputs, record: GenerationRecord, chosen: Mapping[str, Json], selected: Mapping[str, Int64s]
-) -> Json:
+def collect_students(run: RunInputs, record: GenerationRecord, chosen: Mapping[str, Json]) -> Json:
     """Return a base's students from the facts of each arm's selection: training, results, and withheld comparisons."""
     tests, margin = read_tests(record.tests), float(run.config["evaluation"]["margin"])
     gain, nothing = compare_models(tests, GROUND_TRUTH, BASE, run.seed), None
@@ -97,16 +95,13 @@ def collect_students(
         "student_base": None if record.student_base is None else describe_model(record.student_base),
         "arms": arms,
         "trained_unlike": explain_withheld(arms),
-        "gap": decompose_gap(arms, selected, tests, seed=run.seed),
         "training": collect_trainings(record.training),
         "base": compute_accuracy(tests, BASE),
         "decodings": collect_decodings(record, run.config["evaluation"]),
     }
 
 
-def collect_further_students(
-    run: RunInputs, record: GenerationRecord, chosen: Mapping[str, Json], selected: Mapping[str, Int64s]
-) -> list[Json]:
+def collect_further_students(run: RunInputs, record: GenerationRecord, chosen: Mapping[str, Json]) -> list[Json]:
     """Return the further students, each with ``name`` and the keys of :func:`collect_students`.
 
     ``against_first`` is the student's accuracy minus that of the student that teaches, by arm, paired by test row.
@@ -118,7 +113,7 @@ def collect_further_students(
         tests = read_tests(own.tests)
         both = {arm: {"own": tests[arm], "first": first[arm]} for arm in chosen if arm in tests and arm in first}
         against = {arm: compare_models(pair, "own", "first", run.seed) for arm, pair in both.items()}
-        found.append({"name": name, **collect_students(run, own, chosen, selected), "against_first": against})
+        found.append({"name": name, **collect_students(run, own, chosen), "against_first": against})
     return found
 
 
@@ -153,35 +148,12 @@ def collect_test_results(arm: str, tests: Tests, *, margin: float, seed: int, no
         "verdict": verdict.get("verdict"),
         "paper_verdict": verdict.get("paper"),
         "margin": verdict.get("margin"),
-        "detectable": verdict.get("detectable"),
         "against_ground_truth": against_truth,
         "against_teacher": against_teacher,
         "against_base": compare_models(tests, arm, BASE, seed),
         # Claimed only if the interval of the paired difference lies above zero, and never for gold labels.
         "weak_to_strong": None if against_teacher is None or ARMS[arm].gold else against_teacher["low"] > 0,
     }
-
-
-def decompose_gap(arms: Sequence[Json], selected: Mapping[str, Int64s], tests: Tests, *, seed: int) -> Json | None:
-    """Return the gap of the method's student to ground truth, split by a student of the same rows with gold labels.
-
-    ``choice`` is ground truth minus that student, the cost of the choice of rows. ``labels`` is that student minus the
-    method's, the cost of wrong labels. They add up to ``gap``, all on the same test rows. ``withheld`` says why there
-    is no decomposition although all three were tested. The result is ``None`` if one of the three was not tested.
-    """
-    names = (REFERENCE_ARM, REFERENCE_GOLD, GROUND_TRUTH)
-    if any(name not in tests or name not in selected for name in names):
-        return None
-    reason = explain_withheld([arm for arm in arms if arm["name"] in names])
-    if reason is None and set(selected[REFERENCE_ARM].tolist()) != set(selected[REFERENCE_GOLD].tolist()):
-        reason = f"the arms {REFERENCE_ARM} and {REFERENCE_GOLD} have different rows"
-    if reason is not None:
-        return {"withheld": reason}
-    (neural_NJ, gold_NJ, truth_NJ), cluster_N = align_grades(tests, names)
-    pairs = {"gap": (truth_NJ, neural_NJ), "choice": (truth_NJ, gold_NJ), "labels": (gold_NJ, neural_NJ)}
-    found = {name: metrics.compute_row_differences(*pair, cluster_N) for name, pair in pairs.items()}
-    tested = {name: convert_comparison(metrics.compare_rows(rows, seed=seed)) for name, rows in found.items()}
-    return {"withheld": None, **tested}
 
 
 def compute_test_differences(tests: Tests, first: str, second: str) -> metrics.RowDifferences | None:

@@ -3,17 +3,14 @@
 Validation rows are source rows with an out-of-sample score (``rows.GradedRows.held_out``), one per question. The free
 signals are measured, too, whether or not arms select by them (``curation.report.evidence``).
 
-Every metric is computed on the parsed rows first, because trust can select no other row, and then on all rows. Among
-all rows an unparsed row ranks last with trust 0, as in selection. There readability alone predicts correctness well, so
-the report gives its AUC as a baseline. The baseline of Brier score and ECE is that of a constant: the share of right
-labels among the same kind of rows, parsed or all, of the source's questions.
+Every metric is computed on the parsed rows, because trust can select no other row. The baseline of Brier score and ECE
+is that of a constant: the share of right labels among the parsed rows of the source's questions.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import mean
 
 import numpy as np
 import pyarrow as pa
@@ -31,8 +28,6 @@ from curation.report.evidence import (
     CONFIDENCE,
     Evidence,
     Material,
-    compare_with_signal,
-    find_best_signal,
     foresee_purity,
     weigh,
 )
@@ -43,7 +38,6 @@ from curation.tables import io
 
 LOOKED_AT, CHARACTERS = 2_000, 40
 """Number of unreadable labels to read, and number of characters of each; the most frequent ones are shown."""
-AVERAGED = ("auc", "ece", "brier", "purity_at_n")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -206,54 +200,28 @@ def list_ranking(arms: Iterable[str]) -> list[str]:
 
 
 def trust_tables(rows: MeasuredRows) -> Json:
-    """Return the metrics of every trust function by set, on ``parsed`` and on ``all`` rows.
+    """Return the metrics of every trust function by set, on its ``parsed`` rows.
 
-    On parsed rows, ``against`` compares each function by which arms rank with internal confidence and with the best
-    free signal. ``told`` are sentences on the reference arm's function, and on whether it or this signal ranks better.
+    ``told`` are sentences on the reference arm's function.
     """
-    ranked, fit = list_ranking(rows.selected), rows.record.trust_fit
-    source, seed, best = rows.graded["source"], rows.run.seed, find_best_signal(rows.sets)
-    others = {"internal_confidence": "internal_confidence", "best": None if best is None else best[0]}
+    ranked, fit, constant = list_ranking(rows.selected), rows.record.trust_fit, rows.graded["source"].readable.distinct
     tables: Json = {}
     for where, graded in rows.sets.items():
         # There are fewer validation rows than pool rows: take the same share of them.
         num_top = graded.scale(rows.record.n) if where == "pool" else rows.scale_count(len(graded))
-        views = {"parsed": (graded.readable, source.readable.distinct), "all": (graded.all, source.distinct)}
-        tables[where] = {
-            view: measures.trust_metrics(seen, num_top, of.share, seed)
-            for view, (seen, of) in views.items()
-            if len(seen)
-        }
-        for view, table in tables[where].items():
+        seen, tables[where] = graded.readable, {}
+        if len(seen):
+            table = tables[where]["parsed"] = measures.trust_metrics(seen, num_top, constant.share, rows.run.seed)
             for name, found in table["functions"].items():
                 found["is_arm"] = name in ranked
-                if view == "parsed":
-                    found["against"] = {
-                        what: compare_with_signal(graded, where, name, other, num_top, seed).to_entry()
-                        if name in ranked and num_top > 0 and other not in (None, name) and other in graded.scores
-                        else None
-                        for what, other in others.items()
-                    }
     words = say("trust", fit.get("kind"), fit.get("choice"))
-    parsed = {where: views["parsed"] for where, views in tables.items() if "parsed" in views}
-    sets = [where for where in ("pool", "validation") if REFERENCE_ARM in parsed.get(where, {}).get("functions", {})]
-    for where in sets[:1]:
-        found = parsed[where]["functions"][REFERENCE_ARM]["against"]["best"]
-        words += [] if found is None else say("winner", "trust", where, parsed[where]["num_rows"], found)
-    return {
-        "ece_bins": measures.ECE_BINS,
-        "fit": dict(fit),
-        "best_signal": None if best is None else {"name": best[0], "chosen_on": best[1]},
-        **tables,
-        "told": words,
-    }
+    return {"ece_bins": measures.ECE_BINS, "fit": dict(fit), **tables, "told": words}
 
 
-def measure_regimes(rows: MeasuredRows) -> tuple[list[Json], list[Json]]:
-    """Return the reference trust function's metrics on each labelled set's parsed rows, and their means by regime.
+def measure_regimes(rows: MeasuredRows) -> list[Json]:
+    """Return the reference trust function's metrics on each labelled set's parsed rows.
 
-    The function is fitted on one set and evaluated on many. The mean over the sets of a regime is unweighted, as in the
-    paper's tables, and covers only sets for which the number is defined.
+    The function is fitted on one set and evaluated on many.
     """
     sets, seed = rows.sets, rows.run.seed
     named = {"validation": ("ID", sets["validation"])} if "validation" in sets else {}
@@ -274,11 +242,4 @@ def measure_regimes(rows: MeasuredRows) -> tuple[list[Json], list[Json]]:
                 "constant": measures.compute_constant_metrics(seen, constant, seed),
             }
             lines.append({"set": name, "regime": regime, **found})
-    means: list[Json] = []
-    for regime in dict.fromkeys(line["regime"] for line in lines if line["regime"] != "pool"):
-        own = [line for line in lines if line["regime"] == regime]
-        means.append({"regime": regime, "sets": [line["set"] for line in own]})
-        for name in AVERAGED:
-            values = [line[name]["value"] for line in own if line[name] is not None]
-            means[-1][name] = mean(values) if values else None
-    return lines, means
+    return lines

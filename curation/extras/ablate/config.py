@@ -48,8 +48,6 @@ class AblationConfig(Root):
     or ``share``) as a share of the pool."""
     students: bool = False
     """Whether to also train and test the students of every arm, and to compare each arm with ground truth."""
-    paper: dict[str, dict[str, float]] = Field(default={})
-    """The paper's values to show beside the measured ones, by variant (or by set, if there are several) and metric."""
 
     @model_validator(mode="after")
     def _names(self) -> Self:
@@ -57,9 +55,6 @@ class AblationConfig(Root):
             raise ValueError(f"reference: {self.reference!r} is not one of the variants {', '.join(self.variants)}")
         if len(set(self.seeds)) < len(self.seeds) or len(set(self.sets)) < len(self.sets):
             raise ValueError("seeds and sets: name each once")
-        known = {*self.variants, *self.sets}
-        if unknown := [name for name in self.paper if name not in known]:
-            raise ValueError(f"paper: {unknown[0]!r} is neither a variant nor a set")
         for name, keys in self.variants.items():
             function = keys.get(FUNCTION, REFERENCE_ARM)
             ready = [trust for trust, made in TRUST.items() if isinstance(made, Draw | Column)]

@@ -24,7 +24,7 @@ from curation.telemetry.console import say
 
 
 def run(ablation: Ablation, directory: Place, *, command: str | None = None, wait: bool = False) -> Json:
-    """Run the missing stages of all variants, seed after seed, and write the tables; return the page's content."""
+    """Run the missing stages of all variants, seed after seed, and write the tables; return their numbers."""
     check(ablation)
     seeds, shares = {}, {}
     with session():
@@ -47,8 +47,7 @@ def run(ablation: Ablation, directory: Place, *, command: str | None = None, wai
                 seeds[seed] = resolve_outputs(described, driver.do(order_stages(described)))
     read = redact_value(ablation.config.model_dump(mode="json", by_alias=True))
     content = tables.collect(ablation.name, read, shares, seeds, command=command, versions=find_versions())
-    page, _ = tables.write(content, directory)
-    say(f"report: {page}")
+    say(f"report: {tables.write(content, directory)}")
     return content
 
 

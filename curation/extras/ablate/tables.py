@@ -1,10 +1,11 @@
-"""The page of an ablation: what each variant of a run is worth, on the same rows, over several seeds.
+"""The tables of an ablation: what each variant of a run is worth, on the same rows, over several seeds.
 
 A line has the mean over seeds. Its difference to the reference variant is paired, row by row within each seed, and has
 two intervals: ``rows`` covers other rows of these splits, ``seeds`` other splits, teachers and fits (a t interval of
 the seeds' differences, wide with few seeds).
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -15,7 +16,6 @@ from curation.arms import ARMS, REFERENCE_ARM
 from curation.arrays import Int64s
 from curation.domains.grading import read_grades
 from curation.json_types import Json, JsonView
-from curation.report.html import write_page
 from curation.report.measures import make_finite
 from curation.report.record import BASE, GROUND_TRUTH, TEACHER
 from curation.report.rows import FunctionScores, GradedRows, fill_scores, locate_rows, rank_for_arm
@@ -23,9 +23,6 @@ from curation.report.tested import compute_accuracy, compute_test_differences, r
 from curation.storage.paths import Place, write_atomically
 from curation.tables import io
 from curation.trust import get_trust, load_fitted, saved
-
-TextTable = tuple[list[str], list[list[str]]]
-"""The head and the lines of a table, whose cells are texts."""
 
 
 def collect(
@@ -37,7 +34,7 @@ def collect(
     command: str | None,
     versions: Mapping[str, str],
 ) -> Json:
-    """Return the page's content as JSON; ``lines`` are about trust, ``students`` about the arms' students.
+    """Return the numbers of an ablation as JSON; ``lines`` are about trust, ``students`` about the arms' students.
 
     Args:
         name: name of the ablation.
@@ -68,7 +65,7 @@ def _iter_lines(
     config: JsonView, shares: Mapping[str, float], seeds: Mapping[int, JsonView], where: str
 ) -> Iterator[Json]:
     """Yield the lines of all variants on one set of rows, each compared with the reference variant's rows."""
-    reference, paper = config["reference"], config["paper"]
+    reference = config["reference"]
     others_of = {} if reference is None else _score_rows(seeds, reference, where)
     for variant in config["variants"]:
         share, is_reference = shares[variant], variant == reference
@@ -85,7 +82,7 @@ def _iter_lines(
             "num_rows": sum(found["num_rows"] for found in measured),
             **{
                 name: _average_seeds([found[name] for found in measured])
-                for name in ("auc", "ece", "brier", "purity", "share_right", "constant_brier")
+                for name in ("auc", "ece", "brier", "purity", "constant_brier")
             },
             "differences": {
                 name: _average_differences([found[name] for found in compared if found is not None])
@@ -93,7 +90,6 @@ def _iter_lines(
             },
             "num_fit": [fit["num_fit"] for fit in fits],
             "variance_kept": float(np.mean(kept)) if kept else None,
-            "paper": {**paper.get(where, {}), **paper.get(variant, {})},
         }
 
 
@@ -146,7 +142,6 @@ def _measure_rows(rows: GradedRows, share: float) -> dict[str, float]:
         "ece": metrics.ece(score.trust_N, correct_P).value,
         "brier": float(np.mean((score.trust_N - correct_P) ** 2)) if len(parsed) else float("nan"),
         "constant_brier": right * (1 - right),
-        "share_right": right,
         "purity": float(rows.correct_N[_find_best(rows, share)].mean()),
     }
 
@@ -187,48 +182,26 @@ def _collect_students(config: JsonView, seeds: Mapping[int, JsonView]) -> list[J
     return found
 
 
-def make_tables(content: JsonView) -> list[tuple[str, TextTable]]:
-    """Return the tables of the page with their captions: one of trust, and one of students if there are any."""
-    found = [("Trust functions", _make_trust_table(content))]
-    if not content["students"]:
-        return found
-    models = list(dict.fromkeys(line["model"] for line in content["students"]))
-    by_variant: dict[str, dict[str, str]] = {}
-    for line in content["students"]:
-        words = f"{100 * line['accuracy']['value']:.1f}"
-        if (against := line["against_ground_truth"]) is not None:
-            rows, seeds = against["rows"], against["seeds"]
-            words += f" ({100 * rows['value']:+.1f}: {100 * rows['low']:+.1f} to {100 * rows['high']:+.1f}"
-            words += "" if seeds is None else f"; {100 * seeds['low']:+.1f} to {100 * seeds['high']:+.1f}"
-            words += ")"
-        by_variant.setdefault(line["variant"], {})[line["model"]] = words
-    order = [*(name for name in (BASE, TEACHER) if name in models), *(name for name in models if name in ARMS)]
-    lines = [[name, *(of.get(model, "") for model in order)] for name, of in by_variant.items()]
-    caption = "Students: test accuracy in %, and the difference to ground truth"
-    return [*found, (caption, (["variant", *order], lines))]
-
-
 def format_markdown(content: JsonView) -> str:
-    """Return the tables as Markdown."""
+    """Return a table of trust functions, and one of students if there are any, as Markdown."""
+    tables = [_make_trust_table(content), *([_make_student_table(content)] if content["students"] else [])]
     texts = []
-    for _, (head, lines) in make_tables(content):
+    for head, *lines in tables:
         rows = [head, ["---"] * len(head), *lines]
         texts.append("\n".join("| " + " | ".join(cells) + " |" for cells in rows))
     return "\n\n".join(texts) + "\n"
 
 
-def write(content: JsonView, directory: Place) -> tuple[Place, Place]:
-    """Write ``<name>.html``, ``.json`` and ``.md`` to a directory, each atomically; return the first and the last."""
-    page, _ = write_page(
-        "curation.extras.ablate:page.html.j2", content["name"], content, directory, tables=make_tables(content)
-    )
+def write(content: JsonView, directory: Place) -> Place:
+    """Write ``<name>.md`` and ``.json`` to a directory, each atomically; return the path of the first."""
     text = directory / f"{content['name']}.md"
     write_atomically(text, format_markdown(content))
-    return page, text
+    write_atomically(directory / f"{content['name']}.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
+    return text
 
 
-def _make_trust_table(content: JsonView) -> TextTable:
-    """Return the table of trust functions, without empty columns."""
+def _make_trust_table(content: JsonView) -> list[list[str]]:
+    """Return the rows of the table of trust functions, the head first, without empty columns."""
     config = content["config"]
     columns: dict[str, Callable[[Json], str]] = {
         "set": lambda line: line["set"] if len(config["sets"]) > 1 else "",
@@ -236,17 +209,28 @@ def _make_trust_table(content: JsonView) -> TextTable:
         "fit rows": lambda line: f"{np.mean(line['num_fit']):,.0f}" if line["num_fit"] else "",
         "variance kept": lambda line: "" if line["variance_kept"] is None else f"{line['variance_kept']:.3f}",
         "AUC": lambda line: _format_mean(line["auc"]),
-        "difference (rows; seeds)": lambda line: _format_difference(line["differences"].get("auc")),
+        "AUC, difference (rows; seeds)": lambda line: _format_difference(line["differences"].get("auc")),
         "ECE": lambda line: _format_mean(line["ece"]),
         "Brier": lambda line: _format_mean(line["brier"]),
         "constant's": lambda line: _format_mean(line["constant_brier"]),
         "purity": lambda line: _format_mean(line["purity"]),
-        "difference (rows; seeds) ": lambda line: _format_difference(line["differences"].get("purity")),
-        "paper": lambda line: ", ".join(f"{name} {value:.3f}" for name, value in line["paper"].items()),
+        "purity, difference (rows; seeds)": lambda line: _format_difference(line["differences"].get("purity")),
     }
     cells = {name: [write(line) for line in content["lines"]] for name, write in columns.items()}
     kept = {name: texts for name, texts in cells.items() if any(texts)}
-    return [name.strip() for name in kept], [list(row) for row in zip(*kept.values(), strict=True)]
+    return [[*kept], *map(list, zip(*kept.values(), strict=True))]
+
+
+def _make_student_table(content: JsonView) -> list[list[str]]:
+    """Return the rows of the table of students, the head first: accuracy, and its difference to ground truth."""
+    models = list(dict.fromkeys(line["model"] for line in content["students"]))
+    by_variant: dict[str, dict[str, str]] = {}
+    for line in content["students"]:
+        against = _format_difference(line["against_ground_truth"])
+        words = _format_mean(line["accuracy"]) + (f", {against}" if against else "")
+        by_variant.setdefault(line["variant"], {})[line["model"]] = words
+    order = [*(name for name in (BASE, TEACHER) if name in models), *(name for name in models if name in ARMS)]
+    return [["variant", *order], *([name, *(of.get(model, "") for model in order)] for name, of in by_variant.items())]
 
 
 def _format_mean(over: Json) -> str:

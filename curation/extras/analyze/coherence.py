@@ -49,14 +49,10 @@ class Coherence:
     num_rows: int
     singular_values: Floats
     """The largest singular values, descending, [k]."""
-    total: float
-    """The sum of all squared singular values: the squared Frobenius norm."""
     energy_k: Floats
     """The mean top-k energy of a row, for k = 1, 2, ..."""
     without_Gk: Floats
     """``energy_k`` without each group of rows, [G, k]."""
-    decay_Gk: Floats
-    """The share of the total in each direction, without each group of rows, [G, k]."""
     rows_energy_N: Floats
     """The top-``SHOWN`` energy of every row, ascending."""
     dimension: float
@@ -67,18 +63,15 @@ class Coherence:
         """Return the findings as JSON: estimates with their intervals, and the distribution over rows at 101 points."""
         n = self.num_rows
 
-        def estimate_each(value_k: Floats, without_Gk: Floats) -> list[Json]:
-            pairs = zip(value_k.tolist(), without_Gk.T, strict=True)
-            return [_compute_jackknife(value, without_G, n) for value, without_G in pairs]
-
         return {
             "n": n,
-            "energy": estimate_each(self.energy_k, self.without_Gk),
+            "energy": [
+                _compute_jackknife(value, without_G, n)
+                for value, without_G in zip(self.energy_k.tolist(), self.without_Gk.T, strict=True)
+            ],
             "mean_energy": _compute_jackknife(float(self.energy_k.mean()), self.without_Gk.mean(axis=1), n),
             "quantiles": np.quantile(self.rows_energy_N, np.linspace(0, 1, 101)).tolist(),
             "singular_values": self.singular_values.tolist(),
-            "shares": estimate_each(self.singular_values**2 / self.total, self.decay_Gk),
-            "total": self.total,
             "dimension": self.dimension,
         }
 
@@ -95,31 +88,29 @@ def compute_coherence(batches: Batches, size: int) -> Coherence:
     most = min(MOST, size, num_rows)
     value_k, vector_Dk = find_directions(total_DD, most)
     rows_Nk = np.concatenate([compute_energies(gradient_ND, vector_Dk) for _, gradient_ND in _iter_kept(batches)])
-    trace, energy_k = float(np.trace(total_DD)), rows_Nk.mean(axis=0)
+    energy_k = rows_Nk.mean(axis=0)
     without = []
     for group in range(GROUPS):
         if group not in filled:  # all rows are left
-            without.append((energy_k, value_k / trace))
+            without.append(energy_k)
             continue
         left_DD, sum_k, num_left = total_DD.copy(), np.zeros(most), 0
         for ids_N, gradient_ND in _iter_kept(batches):
             out_MD = gradient_ND[_assign_groups(ids_N) == group]
             left_DD -= out_MD.T @ out_MD
-        left_k, left_Dk = find_directions(left_DD, most)
+        _, left_Dk = find_directions(left_DD, most)
         for ids_N, gradient_ND in _iter_kept(batches):
             in_MD = gradient_ND[_assign_groups(ids_N) != group]
             sum_k += compute_energies(in_MD, left_Dk).sum(axis=0)
             num_left += len(in_MD)
-        without.append((sum_k / num_left, left_k / np.trace(left_DD)))
+        without.append(sum_k / num_left)
     return Coherence(
         num_rows=num_rows,
         singular_values=np.sqrt(value_k),
-        total=trace,
         energy_k=energy_k,
-        without_Gk=np.stack([mean_k for mean_k, _ in without]),
-        decay_Gk=np.stack([share_k for _, share_k in without]),
+        without_Gk=np.stack(without),
         rows_energy_N=np.sort(rows_Nk[:, min(SHOWN, most) - 1]),
-        dimension=trace**2 / float((total_DD**2).sum()),
+        dimension=float(np.trace(total_DD)) ** 2 / float((total_DD**2).sum()),
     )
 
 

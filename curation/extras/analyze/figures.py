@@ -23,7 +23,6 @@ def figures(found: JsonView, prefix: str) -> dict[str, str]:
     if (same := found.get("coherence")) is not None:
         made["energies"] = draw_energies(f"{prefix}-energies", same["arms"])
         made["energy_rows"] = draw_row_shares(f"{prefix}-energy-rows", same["arms"])
-        made["spectrum"] = draw_spectrum(f"{prefix}-spectrum", same["arms"])
     return made
 
 
@@ -76,15 +75,3 @@ def draw_row_shares(axes: "Axes", arms: Mapping[str, JsonView]) -> None:
     axes.set(xlim=(min(found["quantiles"][1] for found in arms.values()), 1), ylim=(0, 1))
     set_percent_ticks(axes.xaxis)
     set_percent_ticks(axes.yaxis)
-
-
-@as_chart("direction", "singular value (log scale)")
-def draw_spectrum(axes: "Axes", arms: Mapping[str, JsonView]) -> None:
-    """Draw the largest singular values of each arm's gradient matrix."""
-    for _, found, style in _iter_styled(arms):
-        values = [value for value in found["singular_values"] if value > 0]
-        axes.plot(range(1, len(values) + 1), values, marker=".", markersize=3, **style)
-    axes.set_yscale("log")
-    axes.set_xlim(1, max(len(found["singular_values"]) for found in arms.values()))
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")

@@ -49,12 +49,10 @@ FEWEST = 20
 
 
 def make_schema(size: int) -> pa.Schema:
-    """Return the schema of gradients; ``loss`` is the mean cross-entropy of all ``num_tokens``, with the end token."""
+    """Return the schema of gradients of ``size`` numbers."""
     return pa.schema(
         [
             schemas.ROW_ID,
-            pa.field("loss", pa.float32()),
-            pa.field("num_tokens", pa.int32()),
             pa.field("gradient", pa.list_(pa.float32(), size)),
             schemas.ERROR,
         ]
@@ -137,7 +135,6 @@ class CompareGradients(Stage):
         arms = {
             arm: {
                 **coherence.to_json(),
-                "loss": float(np.mean(io.take(tables[arm], chosen[arm], ["loss"])["loss"].to_numpy())),
                 "against": None if against is None or arm == self.reference else compare_coherence(coherence, against),
             }
             for arm, coherence in measured.items()
@@ -184,10 +181,10 @@ def _compute_gradients(ids_M: Int64s, job: TakeGradients) -> pa.Table:
     longest_last.sort(key=lambda row: len(row["input_ids"]))
     for start in range(0, len(longest_last), asked.batch_rows):
         batch = longest_last[start : start + asked.batch_rows]
-        measured = compute_row_gradients(model, batch, int(tokenizer.pad_token_id))
-        for row, gradient_D, loss, num in zip(batch, *measured, strict=True):
+        gradient_BD = compute_row_gradients(model, batch, int(tokenizer.pad_token_id))
+        for row, gradient_D in zip(batch, gradient_BD, strict=True):
             if np.isfinite(gradient_D).all():
-                rows.append({"row_id": row["row_id"], "loss": loss, "num_tokens": num, "gradient": gradient_D})
+                rows.append({"row_id": row["row_id"], "gradient": gradient_D})
             else:
                 rows.append({"row_id": row["row_id"], "error": "not_finite: the gradient overflows"})
     return pa.Table.from_pylist(rows, schema=make_schema(model.config.get_text_config().hidden_size))
@@ -201,16 +198,11 @@ def _load_base(base: ModelRef, dtype: str, device: str) -> "tuple[PreTrainedMode
     return model, tokenizer
 
 
-class RowGradients(NamedTuple):
-    """Gradients of rows, float32 [B, D], with each row's mean loss [B] and its number of tokens [B]."""
+def compute_row_gradients(model: "PreTrainedModel", rows: Sequence[TrainingRow], pad: int) -> Float32s:
+    """Return the gradients of rows [B, D] by a model in evaluation mode, whose weights are frozen.
 
-    gradient_BD: Float32s
-    loss_B: Float32s
-    num_tokens_B: Int64s
-
-
-def compute_row_gradients(model: "PreTrainedModel", rows: Sequence[TrainingRow], pad: int) -> RowGradients:
-    """Return the gradients of rows by a model in evaluation mode, whose weights are frozen, from one forward pass."""
+    All come from one forward pass.
+    """
     from train.sft import IGNORED, collate, compute_completion_loss
 
     head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
@@ -243,13 +235,4 @@ def compute_row_gradients(model: "PreTrainedModel", rows: Sequence[TrainingRow],
     # The rows do not touch each other, so that the gradient of the sum of their losses holds each row's own.
     total = compute_completion_loss(logits_BKV, labels_BK, 1, weights_B1)
     (gradient_BKD,) = torch.autograd.grad(total, held["hidden"])
-    with torch.no_grad():
-        loss_B = [
-            compute_completion_loss(logits_BKV[index : index + 1], labels_BK[index : index + 1])
-            for index in range(len(labels_BK))
-        ]
-    return RowGradients(
-        gradient_BD=gradient_BKD.float().sum(dim=1).cpu().numpy(),
-        loss_B=torch.stack(loss_B).cpu().numpy(),
-        num_tokens_B=num_tokens_B.cpu().numpy(),
-    )
+    return np.asarray(gradient_BKD.float().sum(dim=1).cpu().numpy())

@@ -189,7 +189,7 @@ def to_centipawns(centipawns_N: Floats, mate_N: Floats) -> Int64s:
 
 
 def compare_moves(gold_N: Int64s, chosen_N: Int64s, *, equal_within: int) -> JsonView:
-    """Return statistics of the gaps of rows as JSON: shares with exact intervals, mean, median and histogram.
+    """Return statistics of the gaps of rows as JSON: shares with exact intervals, mean and histogram.
 
     ``gold_N``, ``chosen_N``: centipawns by :func:`to_centipawns`. ``stronger`` is the paper's "optimal alternatives",
     any gap below 0; ``equal_or_stronger`` is a gap of at most ``equal_within``; ``winning_mates`` are chosen moves that
@@ -201,7 +201,6 @@ def compare_moves(gold_N: Int64s, chosen_N: Int64s, *, equal_within: int) -> Jso
     counts, _ = np.histogram(cut_N, edges)
     shares = {
         "stronger": gap_N < 0,
-        "equal": np.abs(gap_N) <= equal_within,
         "equal_or_stronger": gap_N <= equal_within,
         "winning_mates": chosen_N == MATE,
         "gold_winning_mates": gold_N == MATE,
@@ -210,7 +209,6 @@ def compare_moves(gold_N: Int64s, chosen_N: Int64s, *, equal_within: int) -> Jso
         "n": n,
         **{name: compute_proportion(int(of_N.sum()), n).to_json() if n else None for name, of_N in shares.items()},
         "mean_gap": average_over_seeds(cut_N.tolist()).to_json() if n else None,
-        "median_gap": float(np.median(gap_N)) if n else None,
         "edges": edges.tolist(),
         "counts": counts.tolist(),
     }

@@ -1,1 +1,1 @@
-"""Several finished runs in one page: averages (``curate report --combine``) or side by side (``--compare``)."""
+"""Several finished runs in one page: their averages and pooled tests (``curate report --combine``)."""

@@ -5,57 +5,54 @@ own intervals. ``runs`` is about seeds, splits and trainings: a t interval of th
 for the given benchmarks, and neither says how much others would differ.
 
 Recovery is that of the averaged accuracies (paper, eq. "Recovery" in Table 2), not the mean of the runs' recoveries.
-Its bounds over rows come from a bootstrap of each run's test rows, those over runs from the delta method.
+Its bounds come from a bootstrap of each run's test rows.
 
-A pooled test treats every pair of a run and a test row as independent of every other. That holds between benchmarks,
-and if runs test on different rows. Runs of one benchmark may share test rows (``test_rows`` counts them). Then pooled
-p-values and intervals over rows are too optimistic, no verdict is given, and readers should use ``runs``.
-``p_value_distinct_rows`` stays valid: it tests the same sum, with the signs of a row flipped in all runs together.
+A pooled test takes runs of different benchmarks, and runs that test on different rows, as independent. Where runs of a
+benchmark share test rows (``test_rows`` counts them), a test row is a cluster of its answers in all runs. Intervals of
+averages over rows are then too narrow, and readers should use ``runs``.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import get_args, get_type_hints
 
 import numpy as np
 
 from curation import metrics
 from curation.arms import ARMS
 from curation.arrays import Int64s
-from curation.extras.combine.runs import Part, read_members, read_parts, require_alike, to_estimate, write_several
+from curation.commands.printing import format_percent_interval
+from curation.errors import CombineError
+from curation.extras.combine.runs import Part, read_parts, to_estimate
 from curation.json_types import Json
-from curation.report.headline import format_difference
+from curation.report.headline import format_difference, make_environment
+from curation.report.html import write_page
 from curation.report.measures import make_finite
 from curation.report.record import BASE, GROUND_TRUTH, TEACHER
 from curation.report.tested import align_grades, compute_test_differences, convert_comparison, find_common_rows
-from curation.storage.paths import Place
-
-VERDICTS = get_args(get_type_hints(metrics.Verdict)["verdict"])
+from curation.storage.paths import Place, to_place
 
 
 def combine(directories: Sequence[str], output: str | None) -> tuple[Json, Place, str]:
-    """Write ``combined.html`` and ``.json``; return the report, the last generation on top, the page and a text."""
-    members = read_members(directories, "--combine")
-    for other in members[1:]:
-        require_alike(members[0], other)
-    records = members[0].run.generations
-    of_generations = read_parts(members, range(len(records)))
-    generations = [
-        {"index": record.index, **_combine_generation(parts)}
-        for record, parts in zip(records, of_generations, strict=True)
-    ]
-    last, benchmarks = generations[-1], [part.benchmark for part in of_generations[-1]]
+    """Write ``combined.html`` and ``.json`` of the runs' last generations; return the report, the page and a text."""
+    folder = to_place(output or "combined-report")
+    if folder.is_file():
+        raise CombineError(f"--output: {folder} is a file; name a folder for combined.html and combined.json")
+    parts = read_parts(directories)
+    benchmarks = [part.benchmark for part in parts]
     content: Json = make_finite(
         {
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "domain": members[0].run.domain.name,
+            "domain": parts[0].run.domain.name,
             "benchmarks": {name: benchmarks.count(name) for name in dict.fromkeys(benchmarks)},
-            "runs": [_describe_run(part) for part in of_generations[-1]],
-            **{key: last[key] for key in ("arms", "teacher", "base", "trust", "test_rows")},
-            "generations": generations,
+            "runs": [_describe_run(part) for part in parts],
+            **_average_parts(parts),
         }
     )
-    return content, *write_several(content, "combined", output)
+    page, _ = write_page("curation.extras.combine:combined.html.j2", "combined", content, folder)
+    texts = make_environment("curation.extras.combine")
+    texts.filters["shown"] = format_percent_interval
+    return content, page, texts.get_template("combined.txt.j2").render(content=content).rstrip("\n")
 
 
 def average(parts: Sequence[Part], values: Sequence[Json | None]) -> Json | None:
@@ -74,46 +71,27 @@ def average(parts: Sequence[Part], values: Sequence[Json | None]) -> Json | None
     return {**mean.to_json(), "num_runs": len(kept), "runs": None if runs is None else runs.to_json()}
 
 
-def _combine_generation(parts: Sequence[Part]) -> Json:
-    """Return a generation's averages; runs may share test rows, so that fewer are ``distinct`` than their ``total``."""
+def _average_parts(parts: Sequence[Part]) -> Json:
+    """Return the averages of all runs; fewer than ``total`` test rows are ``distinct`` if runs share some."""
     ids: dict[str, list[Int64s]] = {}
     for part in parts:
         if part.tests:
             ids.setdefault(part.benchmark, []).append(next(iter(part.tests.values()))[0].row_ids_N)
     every = [np.concatenate(of_runs) for of_runs in ids.values()]
     total, distinct = sum(map(len, every)), sum(len(np.unique(ids_N)) for ids_N in every)
-
-    def average_each(tables: Sequence[Json], measures: Sequence[str]) -> Json:
-        return {measure: average(parts, [table[measure] for table in tables]) for measure in measures}
-
-    trust: Json = {}
-    for where in ("validation", "pool"):
-        views = [part.generation["trust"].get(where, {}) for part in parts]
-        for view in (name for name in views[0] if all(name in of_run for of_run in views)):
-            tables = [of_run[view]["functions"] for of_run in views]
-            trust.setdefault(where, {})[view] = {
-                "functions": {
-                    name: average_each([table[name] for table in tables], ("auc", "ece", "brier"))
-                    for name in tables[0]
-                    if all(name in table for table in tables)
-                },
-                "constant": average_each([of_run[view]["constant"] for of_run in views], ("ece", "brier")),
-            }
     return {
         "arms": [_combine_arm(name, parts, shared=distinct < total) for name in parts[0].arms],
-        "teacher": average_each([part.generation["teacher"] for part in parts], ("test", "pool")),
+        "teacher": {
+            what: average(parts, [part.generation["teacher"][what] for part in parts]) for what in ("test", "pool")
+        },
         "base": average(parts, [part.generation["base"] for part in parts]),
-        "trust": trust,
         "test_rows": {"total": total, "distinct": distinct} if ids else None,
     }
 
 
 def _combine_arm(name: str, parts: Sequence[Part], *, shared: bool) -> Json:
     arms, gold = [part.arms[name] for part in parts], ARMS[name].gold
-    purities = [arm["purity"] for arm in arms if arm["purity"] is not None]
-    rows = sum(purity["n"] for purity in purities)
-    right = sum(round(purity["value"] * purity["n"]) for purity in purities)
-    against_teacher = _pool_rows(name, TEACHER, parts)
+    against_teacher = _pool_rows(name, TEACHER, parts, shared=shared)
     teacher = None if against_teacher is None else convert_comparison(metrics.compare_rows(against_teacher))
     held = next((reason for arm in arms if (reason := arm.get("withheld"))), None)
     unlike = any(part.generation["asked_unlike"] for part in parts)
@@ -125,7 +103,6 @@ def _combine_arm(name: str, parts: Sequence[Part], *, shared: bool) -> Json:
         "num_selected": sum(arm["num_selected"] for arm in arms),
         "purity_by_definition": gold,
         "purity": average(parts, [arm["purity"] for arm in arms]),
-        "purity_pooled": metrics.compute_proportion(right, rows).to_json() if rows else None,
         "accuracy": average(parts, [arm["accuracy"] for arm in arms]),
         **_combine_recovery(name, parts, withheld=held is not None),
         "withheld": held,
@@ -158,18 +135,14 @@ def _combine_recovery(name: str, parts: Sequence[Part], *, withheld: bool) -> Js
         return {**nothing, "recovery_withheld": why}
     found = metrics.compute_averaged_recovery(runs, strata, clusters)
     assert found is not None, "ground truth gains on average"
-    # The delta method: a run moves the ratio of two means by its own gain less so much of its gap.
-    moves = [float(arm.mean() - base.mean() - found.value * (truth.mean() - base.mean())) for arm, base, truth in runs]
-    of_runs = metrics.average_over_runs([found.value + move / gain.value for move in moves], strata)
-    over_runs = None if of_runs is None else of_runs.to_json()
-    return {**nothing, "recovery": {**found.to_json(), "num_runs": len(runs), "runs": over_runs}}
+    return {**nothing, "recovery": {**found.to_json(), "num_runs": len(runs)}}
 
 
 def _combine_comparison(name: str, parts: Sequence[Part], *, shared: bool, withheld: bool) -> Json:
-    """Return the pooled paired test and its verdict; no verdict if runs share test rows, or if a run has no verdict."""
-    keys = ("against_ground_truth", "p_value_vs_ground_truth", "p_value_distinct_rows")
-    found: Json = dict.fromkeys((*keys, "verdict", "paper_verdict", "margin"))
-    rows = _pool_rows(name, GROUND_TRUTH, parts) if name != GROUND_TRUTH else None
+    """Return the pooled paired test and its verdict; no verdict if a run has none."""
+    keys = ("against_ground_truth", "p_value_vs_ground_truth", "verdict", "paper_verdict", "margin")
+    found: Json = dict.fromkeys(keys)
+    rows = _pool_rows(name, GROUND_TRUTH, parts, shared=shared) if name != GROUND_TRUTH else None
     if rows is None or not len(rows):
         return found
     compared = [part for part in parts if part.arms[name]["against_ground_truth"] is not None]
@@ -179,40 +152,40 @@ def _combine_comparison(name: str, parts: Sequence[Part], *, shared: bool, withh
         for part in compared
     ]
     gain = float(sum(n * gain for n, gain in zip(sizes, gains, strict=True)) / sum(sizes))
-    margin = min(float(part.member.run.config["evaluation"]["margin"]) for part in parts)
+    margin = min(float(part.run.config["evaluation"]["margin"]) for part in parts)
     verdict = metrics.compute_rows_verdict(rows, gain=gain, margin=margin)
     found |= {"against_ground_truth": convert_comparison(verdict.test), "margin": verdict.margin}
     if withheld:
         return found
-    distinct = verdict.test.p_value
-    if shared and rows.cluster_N is None:  # differences are summed by test row over the runs of a benchmark
-        tested = [part for part in parts if name in part.tests and GROUND_TRUTH in part.tests]  # as rows are pooled
-        benchmarks = list(dict.fromkeys(part.benchmark for part in tested))
-        ids = [find_common_rows(part.tests, name, GROUND_TRUTH) for part in tested]
-        codes = [np.full(len(of), benchmarks.index(part.benchmark)) for part, of in zip(tested, ids, strict=True)]
-        row_2N = np.stack([np.concatenate(codes), np.concatenate(ids)])
-        _, place_N = np.unique(row_2N, axis=1, return_inverse=True)
-        sums = np.zeros(int(place_N.max()) + 1, dtype=np.int64)
-        np.add.at(sums, place_N.ravel(), rows.steps_N)
-        distinct = metrics.compute_sign_flip(sums)
-    found |= {"p_value_vs_ground_truth": verdict.test.p_value, "p_value_distinct_rows": distinct}
-    if not shared and all(part.arms[name]["verdict"] in VERDICTS for part in compared):
+    found["p_value_vs_ground_truth"] = verdict.test.p_value
+    if all(part.arms[name]["verdict"] is not None for part in compared):
         found |= {"verdict": verdict.verdict, "paper_verdict": verdict.paper}
     return found
 
 
-def _pool_rows(first: str, second: str, parts: Sequence[Part]) -> metrics.RowDifferences | None:
-    """Return the rows of all runs that tested both models, as one table."""
-    strata = [rows for part in parts if (rows := compute_test_differences(part.tests, first, second)) is not None]
-    return metrics.pool_strata(strata) if strata else None
+def _pool_rows(first: str, second: str, parts: Sequence[Part], *, shared: bool) -> metrics.RowDifferences | None:
+    """Return the rows of all runs that tested both models, as one table; ``shared`` test rows are clusters."""
+    strata, keys = [], []
+    benchmarks = [part.benchmark for part in parts]
+    for part in parts:
+        if (rows := compute_test_differences(part.tests, first, second)) is not None:
+            strata.append(rows)
+            ids_N = find_common_rows(part.tests, first, second)
+            keys.append(np.stack([np.full(len(ids_N), benchmarks.index(part.benchmark)), ids_N]))
+    if not strata:
+        return None
+    pooled = metrics.pool_strata(strata)
+    if not shared or pooled.cluster_N is not None:
+        return pooled
+    return replace(pooled, cluster_N=np.unique(np.concatenate(keys, axis=1), axis=1, return_inverse=True)[1].ravel())
 
 
 def _describe_run(part: Part) -> Json:
     """Return a description of a run, and its own numbers of the generation."""
-    run, last = part.member.run, part.generation
+    run, last = part.run, part.generation
     shown = ("name", "num_selected", "purity", "accuracy", "recovery", "against_ground_truth", "verdict")
     return {
-        "directory": part.member.directory,
+        "directory": part.directory,
         "name": run.name,
         "seed": run.seed,
         "benchmark": part.benchmark,

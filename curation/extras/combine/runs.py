@@ -1,26 +1,21 @@
-"""Finished runs, given by their directories, and the pages that combine or compare them."""
+"""Finished runs to combine, given by their directories."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from curation.commands.export.run import read_run
-from curation.commands.printing import format_percent_interval
 from curation.errors import CombineError, RunFailedError
 from curation.json_types import Json
 from curation.metrics import Estimate
 from curation.pipeline.running import get_finished_record
 from curation.report.collect import collect
-from curation.report.headline import make_environment
-from curation.report.html import write_page
 from curation.report.record import RunRecord
 from curation.report.tested import Tests, describe_asking, read_tests
-from curation.storage.paths import Place, to_place
+from curation.storage.paths import to_place
 
 
-@dataclass(frozen=True, kw_only=True)
-class Member:
+class Member(NamedTuple):
     """A finished run, and its directory."""
 
     directory: str
@@ -28,51 +23,35 @@ class Member:
 
 
 class Part(NamedTuple):
-    """A generation of a run: the run's own report, its part of it, the part's arms by name, and the tests' grades."""
+    """A run: its benchmark, its last generation's part of its report, the arms by name, and its tests' grades."""
 
-    member: Member
+    directory: str
+    run: RunRecord
     benchmark: str
-    report: Json
     generation: Json
     arms: dict[str, Json]
     tests: Tests
 
 
-def read_parts(members: Sequence[Member], indices: Sequence[int]) -> list[list[Part]]:
-    """Return the parts of all runs for each index of a generation, such as -1 for each run's last one."""
-    benchmarks = list_benchmarks([member.run for member in members])
-    found: list[list[Part]] = [[] for _ in indices]
-    for member, benchmark in zip(members, benchmarks, strict=True):
-        report = collect(member.run)
-        for parts, index in zip(found, indices, strict=True):
-            of = report["generations"][index]
-            arms, tests = {arm["name"]: arm for arm in of["arms"]}, read_tests(member.run.generations[index].tests)
-            parts.append(Part(member, benchmark, report, of, arms, tests))
-    return found
-
-
-def write_several(content: Json, name: str, output: str | None) -> tuple[Place, str]:
-    """Write ``<name>.html`` and ``<name>.json`` into a folder; return the page's path, and the numbers as text."""
-    folder = to_place(output or f"{name}-report")
-    if folder.is_file():
-        raise CombineError(f"--output: {folder} is a file; name a folder for {name}.html and {name}.json")
-    page, _ = write_page(f"curation.extras.combine:{name}.html.j2", name, content, folder)
-    texts = make_environment("curation.extras.combine")
-    texts.filters["shown"] = format_percent_interval
-    return page, texts.get_template(f"{name}.txt.j2").render(content=content).rstrip("\n")
-
-
-def read_members(directories: Sequence[str], option: str) -> list[Member]:
-    """Read the runs given to an option of ``curate report``: two or more finished ones, each named once."""
+def read_parts(directories: Sequence[str]) -> list[Part]:
+    """Return the parts of all runs; refuse fewer than two runs, one twice, and unlike ones."""
     if len(directories) < 2:
-        raise CombineError(f"{option}: takes two run directories or more, not {len(directories)}")
+        raise CombineError(f"--combine: takes two run directories or more, not {len(directories)}")
     seen: dict[str, str] = {}
     for directory in directories:
         resolved = str(to_place(directory).resolve())
         if resolved in seen:
-            raise CombineError(f"{option}: {seen[resolved]} and {directory} are one directory; name each run once")
+            raise CombineError(f"--combine: {seen[resolved]} and {directory} are one directory; name each run once")
         seen[resolved] = directory
-    return [load_member(directory) for directory in directories]
+    members = [load_member(directory) for directory in directories]
+    for other in members[1:]:
+        require_alike(members[0], other)
+    benchmarks = list_benchmarks([member.run for member in members])
+    found = []
+    for (directory, run), benchmark in zip(members, benchmarks, strict=True):
+        last, tests = collect(run)["generations"][-1], read_tests(run.generations[-1].tests)
+        found.append(Part(directory, run, benchmark, last, {arm["name"]: arm for arm in last["arms"]}, tests))
+    return found
 
 
 def require_alike(one: Member, other: Member) -> None:
@@ -97,7 +76,7 @@ def require_alike(one: Member, other: Member) -> None:
 def load_member(directory: str) -> Member:
     """Load the finished run in a directory; a ``UserError`` if it is no run or unfinished."""
     try:
-        return Member(directory=directory, run=get_finished_record(read_run(to_place(directory))[0]))
+        return Member(directory, get_finished_record(read_run(to_place(directory))[0]))
     except RunFailedError as unfinished:
         raise CombineError(f"{unfinished}; or leave the run out") from None
 

@@ -104,7 +104,7 @@ def test_weak_moves_that_differ_are_valued_beside_gold(local_ray, material: str,
     every = found["all"]
     assert (every["num_selected"], every["num_unparsed"], every["num_differing"], every["n"]) == (12, 2, 8, 6)
     assert every["errors"] == {"engine_failed": 1, "engine_timeout": 1} and every["stronger"]["value"] == 0
-    assert every["median_gap"] == 1_800 and every["mean_gap"]["value"] == 1_000  # d1d7 loses the queen, too
+    assert every["mean_gap"]["value"] == 1_000  # d1d7 loses the queen, too
     assert found["few"]["num_selected"] == 3 and found["few"]["n"] + sum(found["few"]["errors"].values()) == 2
 
     assert job.run(_Task(tmp_path)).outputs == made  # all of it is committed: no engine is asked
@@ -175,7 +175,6 @@ def test_gradients_of_arms_are_compared_by_the_same_number_of_rows(local_ray, ti
     matrix = np.stack(healthy["gradient"].to_numpy()).astype(np.float64)
     singular = np.linalg.svd(matrix, compute_uv=False)
     np.testing.assert_allclose(found["arms"]["naive"]["singular_values"], singular[: min(32, 25)], rtol=1e-5)
-    assert found["arms"]["naive"]["loss"] == pytest.approx(np.mean(healthy["loss"].to_numpy()), rel=1e-6)
     assert found["arms"]["trust"]["against"] is None and found["arms"]["naive"]["against"]["energy"] is not None
     with pytest.raises(ConfigError, match=r"analyze\.gradients: of no arm 20 rows"):
         CompareGradients(name="few", tables={"few": refs["few"]}, reference="trust", seed=1).run(_Task(tmp_path))

@@ -43,12 +43,10 @@ def test_singular_values_and_energies_are_those_of_an_svd(num, size, dense, monk
     np.testing.assert_allclose(found.singular_values, singular, rtol=1e-9)
     np.testing.assert_allclose(found.energy_k, energies.mean(axis=0), rtol=1e-9)
     np.testing.assert_allclose(found.rows_energy_N, np.sort(energies[:, min(8, most) - 1]), rtol=1e-7)
-    assert found.total == pytest.approx((gradients.astype(np.float64) ** 2).sum())
     whole = np.linalg.svd(gradients.astype(np.float64), compute_uv=False) ** 2
     assert found.dimension == pytest.approx(whole.sum() ** 2 / (whole**2).sum())
     told = found.to_json()
     assert told["mean_energy"]["value"] == pytest.approx(energies.mean(axis=0).mean())
-    assert [share["value"] for share in told["shares"]] == pytest.approx((singular**2 / whole.sum()).tolist())
     assert len(told["quantiles"]) == 101 and told["n"] == num
 
 

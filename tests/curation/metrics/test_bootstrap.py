@@ -1,6 +1,4 @@
-"""Bootstraps at once: each thread has draws of its own, and they are those of one thread."""
-
-from concurrent.futures import ThreadPoolExecutor
+"""Bootstraps: their draws, and metrics that do not depend on what is measured beside."""
 
 import numpy as np
 import pytest
@@ -18,21 +16,6 @@ def test_draws_are_those_of_one_multinomial(num_rows: int) -> None:
     drawn_RC = resample(counts, lambda drawn_RC: drawn_RC, seed=9)
     assert drawn_RC.dtype == np.int64 and np.array_equal(drawn_RC[:, counts > 0], whole_RF)
     assert not drawn_RC[:, counts == 0].any()
-
-
-def test_threads_draw_what_one_thread_draws() -> None:
-    rng = np.random.default_rng(0)
-    tables = [rng.integers(0, 4, 200) for _ in range(12)]
-
-    def drawn(place: int) -> list[bytes]:
-        """Two statistics of one table: the second one reads the draws that were kept."""
-        weights = [np.arange(200.0), np.arange(200.0) ** 2]
-        return [resample(tables[place], of_C.__rmatmul__, seed=3).tobytes() for of_C in weights]
-
-    one_by_one = [drawn(place) for place in range(12)]
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(drawn, range(12))) == one_by_one
-    assert len({values for pair in one_by_one for values in pair}) == 24
 
 
 def test_a_function_has_the_same_metrics_beside_others_and_alone() -> None:

@@ -12,8 +12,6 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 from benchmarks.verdict_intervals import INTERVALS, coverage
 from curation import metrics
 
-PARTS = ("brier", "reliability", "resolution", "uncertainty", "within_bins")
-
 
 def _draw(n, seed=0, levels=None):
     rng = np.random.default_rng(seed)
@@ -140,8 +138,8 @@ def test_ece_and_reliability_equal_a_direct_loop():
 
 
 def test_reliability_leaves_empty_bins_out():
-    (only,) = metrics.compute_reliability([0.55, 0.6], [True, False], bins=2)
-    assert (only.low, only.high, only.share_right.n, only.share_right.value) == (0.5, 1.0, 2, 0.5)
+    (only,) = metrics.compute_reliability([0.56, 0.58], [True, False])
+    assert (only.low, only.high, only.share_right.n, only.share_right.value) == (8 / 15, 9 / 15, 2, 0.5)
 
 
 def test_brier_interval_equals_a_naive_bootstrap_of_rows():
@@ -187,10 +185,9 @@ def test_auc_of_separated_classes_has_an_exact_bound(num_right):
     assert (inverted.low, inverted.value, inverted.high) == pytest.approx((0.0, 0.0, 1 - expected.low))
 
 
-def _binned(trust, correct, bins, equal):
+def _binned(trust, correct, bins):
     """(rows, mean trust, share right) of each bin that has rows, by a direct loop."""
-    ascending = sorted(trust)
-    edges = [b / bins if equal == "width" else ascending[math.ceil(b * len(trust) / bins) - 1] for b in range(1, bins)]
+    edges = [b / bins for b in range(1, bins)]
     found = []
     for b in range(bins):
         low, high = ([-math.inf, *edges][b], [*edges, math.inf][b])
@@ -210,49 +207,28 @@ DEGENERATE = {
 }
 
 
-@pytest.mark.parametrize("bins", [1, 4, 15])
-@pytest.mark.parametrize("equal", ["width", "mass"])
 @pytest.mark.parametrize("rows", [*DEGENERATE, "random"])
-def test_ece_reliability_and_brier_parts_equal_direct_loops(rows, equal, bins):
+def test_ece_reliability_and_brier_equal_direct_loops(rows):
     trust, correct = DEGENERATE[rows] if rows in DEGENERATE else _draw(333, seed=2, levels=20)[1:]
     trust, correct = np.array(trust), np.array(correct)
-    found, n, share = _binned(trust, correct, bins, equal), len(trust), correct.mean()
-    diagram = metrics.compute_reliability(trust, correct, bins, equal)
+    found, n = _binned(trust, correct, metrics.NUM_BINS), len(trust)
+    diagram = metrics.compute_reliability(trust, correct)
     assert [(r.share_right.n, r.mean_trust, r.share_right.value) for r in diagram] == [
         pytest.approx(row) for row in found
     ]
     assert all(r.low <= r.mean_trust <= r.high + 1e-12 for r in diagram)
-    calibration = metrics.ece(trust, correct, bins=bins, equal=equal)
+    calibration = metrics.ece(trust, correct)
     assert calibration.value == pytest.approx(sum(m / n * abs(f - o) for m, f, o in found), abs=1e-12)
     assert 0 <= calibration.low <= calibration.value <= calibration.high <= 1
-    parts = metrics.compute_brier_parts(trust, correct, bins=bins, equal=equal)
-    assert parts["brier"] == metrics.brier(trust, correct)
-    assert parts["brier"].value == pytest.approx(brier_score_loss(correct, trust, labels=[False, True]), abs=1e-12)
-    assert parts["reliability"].value == pytest.approx(sum(m / n * (f - o) ** 2 for m, f, o in found), abs=1e-12)
-    assert parts["resolution"].value == pytest.approx(sum(m / n * (o - share) ** 2 for m, _, o in found), abs=1e-12)
-    assert parts["uncertainty"].value == pytest.approx(np.var(correct), abs=1e-12)
-    # The two extra components of Stephenson, Coelho and Jolliffe: variance less twice the covariance inside the bins.
-    inside = np.searchsorted(np.array([r.high for r in diagram[:-1]]), trust)
-    within = 0.0
-    for b in range(len(diagram)):
-        f, o = trust[inside == b], correct[inside == b]
-        within += np.sum((f - f.mean()) ** 2 - 2 * (f - f.mean()) * (o - o.mean())) / n
-    assert parts["within_bins"].value == pytest.approx(within, abs=1e-9)
-    total = (
-        parts["reliability"].value - parts["resolution"].value + parts["uncertainty"].value + parts["within_bins"].value
-    )
-    assert total == pytest.approx(parts["brier"].value, abs=1e-12)
-    for name in PARTS:
-        estimate = parts[name]
-        assert estimate.low - 1e-12 <= estimate.value <= estimate.high + 1e-12
-        assert estimate.n == n
+    score = metrics.brier(trust, correct)
+    assert score.value == pytest.approx(brier_score_loss(correct, trust, labels=[False, True]), abs=1e-12)
+    assert score.low - 1e-12 <= score.value <= score.high + 1e-12 and score.n == n
 
 
-@pytest.mark.parametrize(("equal", "strategy"), [("width", "uniform"), ("mass", "quantile")])
-def test_bins_equal_those_of_scikit_learn(equal, strategy):
-    _, trust, correct = _draw(1500, seed=8)  # a multiple of the bins: scikit-learn's quantiles then cut where ours do
-    right, mean = calibration_curve(correct, trust, n_bins=15, strategy=strategy)
-    diagram = metrics.compute_reliability(trust, correct, 15, equal)
+def test_bins_equal_those_of_scikit_learn():
+    _, trust, correct = _draw(1500, seed=8)
+    right, mean = calibration_curve(correct, trust, n_bins=15, strategy="uniform")
+    diagram = metrics.compute_reliability(trust, correct)
     assert [r.share_right.value for r in diagram] == pytest.approx(right)
     assert [r.mean_trust for r in diagram] == pytest.approx(mean)
 
@@ -267,27 +243,20 @@ def test_calibration_intervals_cover_the_truth():
         share = 1 / (1 + np.exp(-slope * logits))
         return 1 / (1 + np.exp(-logits)), share, rng.random(n) < share
 
-    trials, bins = 20, 15
-    for slope, equal in [(1.0, "width"), (0.85, "mass"), (0.4, "width")]:
+    trials = 20
+    for slope in (1.0, 0.85, 0.4):
         big, share, _ = draw(200_000, 999, slope)
-        covered = dict.fromkeys(("ece", "reliability", "resolution"), 0)
+        covered = 0
         for trial in range(trials):
             trust, _, correct = draw(400, trial, slope)
-            diagram = metrics.compute_reliability(trust, correct, bins, equal)
+            diagram = metrics.compute_reliability(trust, correct)
             bin_N = np.searchsorted([r.high for r in diagram[:-1]], big)
             m = np.bincount(bin_N)
             f, o = np.bincount(bin_N, big) / m, np.bincount(bin_N, share) / m
-            truth = {
-                "ece": m @ abs(f - o) / len(big),
-                "reliability": m @ (f - o) ** 2 / len(big),
-                "resolution": m @ (o - share.mean()) ** 2 / len(big),
-            }
-            parts = metrics.compute_brier_parts(trust, correct, equal=equal)
-            estimates = {"ece": metrics.ece(trust, correct, equal=equal), **parts}
-            for name, true in truth.items():
-                covered[name] += estimates[name].low <= true <= estimates[name].high
+            estimate = metrics.ece(trust, correct)
+            covered += estimate.low <= m @ abs(f - o) / len(big) <= estimate.high
         # 95 % nominal; below 16 of 20 has probability under 0.3 %
-        assert min(covered.values()) >= 16, (slope, equal, covered)
+        assert covered >= 16, (slope, covered)
 
 
 def test_over_seeds_equals_scipy():
@@ -295,11 +264,11 @@ def test_over_seeds_equals_scipy():
     estimate = metrics.average_over_seeds(values)
     low, high = t.interval(0.95, 4, loc=np.mean(values), scale=sem(values))
     assert (estimate.value, estimate.low, estimate.high) == pytest.approx((np.mean(values), low, high))
-    assert (estimate.sd, estimate.n) == (pytest.approx(np.std(values, ddof=1)), 5)
+    assert estimate.n == 5
     one = metrics.average_over_seeds([0.4])
-    assert one.to_json() == {"value": 0.4, "low": None, "high": None, "n": 1, "sd": None}
+    assert one.to_json() == {"value": 0.4, "low": None, "high": None, "n": 1}
     assert math.isnan(metrics.average_over_seeds([]).value)
-    assert metrics.average_over_seeds([0.4, 0.4]).sd == 0
+    assert metrics.average_over_seeds([0.4, 0.4]).low == pytest.approx(0.4)
     with pytest.raises(ValueError, match="1 of 2 runs have no finite value"):
         metrics.average_over_seeds([0.4, math.nan])
 
@@ -308,15 +277,11 @@ def test_no_rows_are_undefined_not_an_error():
     for estimate in (metrics.auc([], []), metrics.ece([], []), metrics.brier([], [])):
         assert math.isnan(estimate.value)
         assert estimate.n == 0
-    for equal in ("width", "mass"):
-        assert metrics.compute_reliability([], [], equal=equal) == []
-        parts = metrics.compute_brier_parts([], [], equal=equal)
-        assert all(math.isnan(parts[name].value) for name in PARTS)
-        assert math.isnan(metrics.ece([], [], equal=equal).value)
+    assert metrics.compute_reliability([], []) == []
 
 
 def test_misuse_is_named():
-    calibration = (metrics.ece, metrics.brier, metrics.compute_brier_parts, metrics.compute_reliability)
+    calibration = (metrics.ece, metrics.brier, metrics.compute_reliability)
     for call in (metrics.auc, metrics.compute_auc_value, *calibration):
         with pytest.raises(ValueError, match="lengths differ: 2 and 3"):
             call([0.1, 0.2], [True, False, True])
@@ -327,8 +292,6 @@ def test_misuse_is_named():
     for call in calibration:
         with pytest.raises(ValueError, match=r"range from 0\.5 to 1\.5"):
             call([0.5, 1.5], [True, False])
-    with pytest.raises(ValueError, match="bins 0 is not positive"):
-        metrics.ece([0.5], [True], bins=0)
 
 
 def test_importing_metrics_stays_light():

@@ -49,7 +49,6 @@ def coherent(num: int = 40, size: int = 12) -> dict:
     arms = {
         arm: {
             **measured.to_json(),
-            "loss": 1.25,
             "against": None if arm == "trust" else compare_coherence(measured, found["trust"]),
         }
         for arm, measured in found.items()
@@ -85,7 +84,7 @@ def test_the_section_has_figures_tables_and_their_numbers(report: dict) -> None:
     assert "Gradients of 40 rows of each arm, with 12 numbers each" in text
     assert "Too few rows to compare: ground truth" in text and "2 rows of naive have no gradient" in text
     section = page[page.index('id="analyze"') : page.index('id="stages"')]
-    assert section.count("<svg") == 4
+    assert section.count("<svg") == 3
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
     lines = "\n".join(describe_features(report))
@@ -106,7 +105,7 @@ def test_without_an_analysis_there_is_no_section_and_one_half_stands_alone(repor
 def test_figures_are_deterministic_and_of_what_there_is() -> None:
     found = {"advantages": advantages(), "coherence": coherent()}
     assert (drawn := figures(found, "g0")) == figures(found, "g0")
-    assert sorted(drawn) == ["energies", "energy_rows", "gaps", "spectrum"]
+    assert sorted(drawn) == ["energies", "energy_rows", "gaps"]
     assert sorted(figures({"advantages": advantages(0)}, "g0")) == []
     few = {"coherence": coherent(num=30, size=3)}  # fewer directions than 8
-    assert sorted(figures(few, "g0")) == ["energies", "energy_rows", "spectrum"]
+    assert sorted(figures(few, "g0")) == ["energies", "energy_rows"]

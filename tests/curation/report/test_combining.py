@@ -172,7 +172,6 @@ def test_three_seeds_by_one_command_equal_scipy_on_the_pooled_table(
         assert (against["num_first_only"], against["num_second_only"], against["n"]) == (only_first, only_second, 750)
         expected = stats.binomtest(max(only_first, only_second), only_first + only_second, alternative="greater").pvalue
         assert against["p_value"] == pytest.approx(expected, rel=1e-9) == arm["p_value_vs_ground_truth"]
-        assert arm["p_value_distinct_rows"] == against["p_value"]
         exact = metrics.compare_rows(metrics.compute_row_differences(first[:, None], second[:, None])).difference
         assert [against[key] for key in ("difference", "low", "high")] == [exact.value, exact.low, exact.high]
         for key in ("purity", "accuracy"):
@@ -181,18 +180,7 @@ def test_three_seeds_by_one_command_equal_scipy_on_the_pooled_table(
             assert arm[key]["value"] == pytest.approx(np.mean(values)) and arm[key]["num_runs"] == 3
             assert (arm[key]["runs"]["low"], arm[key]["runs"]["high"]) == pytest.approx((low, high))
             assert arm[key]["low"] < arm[key]["value"] < arm[key]["high"]
-        labels = sum(round(run["purity"]["value"] * run["purity"]["n"]) for run in of_runs)
-        exact_share = stats.binomtest(labels, 360).proportion_ci(method="exact")
-        pooled = arm["purity_pooled"]
-        assert (pooled["low"], pooled["high"]) == pytest.approx((exact_share.low, exact_share.high))
         assert arm["verdict"] in ("inconclusive", "below ground truth") and arm["paper_verdict"] is not None
-        for view in ("parsed", "all"):
-            tables = [report["trust"]["pool"][view] for report in own]
-            found = content["trust"]["pool"][view]
-            aucs = [table["functions"]["trust"]["auc"]["value"] for table in tables]
-            assert found["functions"]["trust"]["auc"]["value"] == pytest.approx(np.mean(aucs))
-            constants = [table["constant"]["brier"]["value"] for table in tables]
-            assert found["constant"]["brier"]["value"] == pytest.approx(np.mean(constants))
     truth = by_name(content)["ground_truth"]
     assert truth["against_ground_truth"] is None and truth["purity_by_definition"]
     assert by_name(content)["trust"]["weak_to_strong"] is True
@@ -226,11 +214,6 @@ def test_recovery_is_that_of_the_averaged_accuracies(
         arm_r, base_r, truth_r = means.mean(axis=0)
         ratios.append((arm_r - base_r) / (truth_r - base_r))
     assert [found["low"], found["high"]] == pytest.approx(np.quantile(ratios, [0.025, 0.975]), abs=0.03)
-    # Over runs: leaving out a run each (the jackknife) gives nearly the spread of the delta method.
-    left = [np.delete([arm - base, truth - base], run, axis=1).mean(axis=1) for run in range(3)]
-    spread = np.sqrt(2 / 3 * np.square((ratio := np.array([a / b for a, b in left])) - ratio.mean()).sum())
-    half = stats.t.ppf(0.975, 2) * spread
-    assert found["runs"]["high"] - found["value"] == pytest.approx(half, rel=0.15)
     assert by_name(content)["ground_truth"]["recovery"]["value"] == 1
 
 
@@ -252,9 +235,13 @@ def test_runs_that_share_test_rows_are_given_a_test_that_knows_it(tmp_path: Path
     arm = by_name(content)["trust"]
     apart = sum(right_on_test(r, "trust").astype(int) - right_on_test(r, "ground_truth") for r in records)
     flips = np.random.default_rng(0).choice([-1, 1], size=(20_000, 250)) @ apart
-    assert arm["p_value_distinct_rows"] == pytest.approx((flips >= abs(apart.sum())).mean(), abs=0.012)
-    assert arm["p_value_distinct_rows"] != arm["p_value_vs_ground_truth"]
-    assert arm["verdict"] is None and arm["paper_verdict"] is None
+    assert arm["p_value_vs_ground_truth"] == pytest.approx((flips >= abs(apart.sum())).mean(), abs=0.012)
+    means = apart / 2
+    half = stats.t.ppf(0.975, 249) * stats.sem(means)
+    against = arm["against_ground_truth"]
+    assert against["n"] == 500 and against["difference"] == pytest.approx(means.mean())
+    assert against["high"] - against["low"] == pytest.approx(2 * half, rel=0.05)
+    assert arm["verdict"] == ("below ground truth" if against["p_value"] < 0.025 else "inconclusive")
 
 
 def test_benchmarks_count_alike_and_several_test_runs_are_pooled_by_rows(
@@ -319,54 +306,3 @@ def test_what_cannot_be_combined_is_refused_with_what_differs(
     assert single.exit_code == 2 and "several run directories need --combine" in single.stderr
     single = CliRunner().invoke(main, ["report", str(first), "-o", "x"])
     assert single.exit_code == 2 and "--output" in single.stderr
-
-
-def test_runs_side_by_side_say_what_differs_and_pair_equal_test_rows(
-    seeds: tuple[Path, list[Path]], tmp_path: Path
-) -> None:
-    same = [finished_run(tmp_path, f"same{seed}", seed) for seed in range(2)]
-    result = CliRunner().invoke(main, ["report", "--compare", *map(str, same), "-o", str(tmp_path / "out")])
-    assert result.exit_code == 0, result.output
-    content = json.loads((tmp_path / "out" / "compared.json").read_text())
-    assert [line["key"] for line in content["configuration"]] == ["seed"]
-    assert content["configuration"][0]["values"] == [0, 1]
-    records = [get_finished_record(load_config(directory / "config.yaml")) for directory in same]
-    own = [collect(record) for record in records]
-    lines = {line["words"]: line for line in content["measures"]}
-    first, second = (right_on_test(record, "trust") for record in records)
-    exact = metrics.compare_rows(metrics.compute_row_differences(second[:, None], first[:, None])).difference
-    found = lines["test accuracy, trust"]
-    assert found["differences"] == [
-        None,
-        {"value": exact.value, "low": exact.low, "high": exact.high, "n": 250, "paired": True},
-    ]
-    assert [value["value"] for value in found["values"]] == [first.mean(), second.mean()]
-    purity = [by_name(report)["trust"]["purity"] for report in own]
-    change = lines["purity, trust"]["differences"][1]
-    assert change["value"] == pytest.approx(purity[1]["value"] - purity[0]["value"]) and not change["paired"]
-    down = np.hypot(purity[1]["value"] - purity[1]["low"], purity[0]["high"] - purity[0]["value"])
-    assert change["low"] == pytest.approx(change["value"] - down)
-    assert "purity, ground truth" not in lines and "validation AUC of trust" in lines
-    page = (tmp_path / "out" / "compared.html").read_text()
-    HTMLParser().feed(page)
-    assert page.count(", paired") == 6 and all(str(directory) in page for directory in same)
-    assert "seed: 0 | 1" in result.stdout and ", paired]" in result.stdout
-    # Other test rows are not paired, and another arm is missing in one run.
-    fewer = finished_run(tmp_path, "fewer", 3, selection={"budget": {"n": 120}, "arms": ["naive", "trust"]})
-    told = CliRunner().invoke(
-        main, ["report", "--compare", str(seeds[1][1]), str(fewer), "--json", "-o", str(tmp_path)]
-    )
-    lines = {line["words"]: line for line in json.loads(told.stdout)["measures"]}
-    assert lines["test accuracy, naive"]["differences"][1]["paired"] is False
-    assert (
-        lines["purity, internal confidence"]["values"][1]
-        is lines["purity, internal confidence"]["differences"][1]
-        is None
-    )
-    for arguments, words in (
-        ([same[0]], "--compare: takes two run directories or more, not 1"),
-        ([same[0], same[0]], "are one directory"),
-        ([*same, "--set", "seed=1"], "--compare reads run directories as they are"),
-    ):
-        refusal = CliRunner().invoke(main, ["report", "--compare", *map(str, arguments)])
-        assert refusal.exit_code == 2 and words in refusal.stderr

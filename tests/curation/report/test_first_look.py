@@ -3,13 +3,11 @@
 import json
 from html.parser import HTMLParser
 
-import numpy as np
 import pytest
 from computed import collect
 from test_report import make_run
 
-from curation.metrics import compute_proportion
-from curation.report.charts import LEAST_ROWS, draw_training_figure, join_bins
+from curation.report.charts import draw_training_figure
 from curation.report.html import render
 from curation.report.tested import collect_trainings
 
@@ -61,31 +59,6 @@ def test_the_page_is_small_and_needs_no_script_and_no_network(page: str) -> None
     assert len(page.encode()) < 2_000_000
     assert {"script", "link", "iframe", "img"}.isdisjoint(_Page(page).tags)
     assert "@import" not in page and "url(http" not in page
-
-
-@pytest.mark.parametrize(("num_rows", "most"), [(107, 5), (12, 1), (20_000, 15)])
-def test_few_rows_are_no_thicket_of_bars(num_rows: int, most: int) -> None:
-    rng = np.random.default_rng(0)
-    trust_N = rng.beta(1, 3, num_rows)
-    right_N = rng.random(num_rows) < trust_N
-    bins = [
-        {
-            "mean_trust": float(trust_N[in_N].mean()),
-            "share_right": compute_proportion(int(right_N[in_N].sum()), n).to_json(),
-        }
-        for low in np.linspace(0, 1, 15, endpoint=False)
-        if (n := int((in_N := (trust_N >= low) & (trust_N < low + 1 / 15)).sum()))
-    ]
-    found = join_bins(bins)
-    assert 0 < len(found) <= most and len(found) == min(len(found), len(bins))
-    assert all(item["share_right"]["n"] >= min(LEAST_ROWS, num_rows) for item in found)
-    assert sum(item["share_right"]["n"] for item in found) == num_rows
-    right = sum(round(item["share_right"]["n"] * item["share_right"]["value"]) for item in found)
-    assert right == right_N.sum()
-    means = [item["mean_trust"] for item in found]
-    assert means == sorted(means)
-    weighted = sum(item["mean_trust"] * item["share_right"]["n"] for item in found) / num_rows
-    assert weighted == pytest.approx(trust_N.mean())
 
 
 @pytest.mark.parametrize("num_measures", [1, 2, 3])

@@ -43,7 +43,7 @@ def test_further_students_have_numbers_of_their_own(run: RunRecord, tmp_path: Pa
     training = {arm: TRAINED | {"num_rows": 110, "num_dropped": 10} for arm in ARMS}
     tiny = {"student_base": ModelRef(base="bases/tiny"), "tests": tests, "further_tests": {}, "training": training}
     beside = variant(run, tests=first, students={"tiny": tiny})
-    (found,) = collect_further_students(beside, beside.generations[0], chosen_of(beside), {})
+    (found,) = collect_further_students(beside, beside.generations[0], chosen_of(beside))
     assert found["name"] == "tiny" and found["student_base"]["name"] == "bases/tiny"
     assert found["base"]["value"] == 0.2 and set(found["training"]) == set(ARMS)
     for arm in found["arms"]:
@@ -61,6 +61,6 @@ def test_a_further_student_that_was_not_tested_is_set_against_nothing(run: RunRe
     untested = {name: refs for name, refs in tests.items() if name != "trust"}
     tiny = {"student_base": ModelRef(base="bases/tiny"), "tests": untested, "further_tests": {}}
     bare = variant(run, tests=tests, students={"tiny": {**tiny, "training": dict.fromkeys(ARMS, TRAINED)}})
-    (found,) = collect_further_students(bare, bare.generations[0], chosen_of(bare), {})
+    (found,) = collect_further_students(bare, bare.generations[0], chosen_of(bare))
     assert "trust" not in found["against_first"] and by_name(found)["trust"]["accuracy"] is None
     assert not collect_further_students(run, run.generations[0], chosen_of(run), {})

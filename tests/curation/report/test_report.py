@@ -395,7 +395,7 @@ def test_purity_and_counts_of_the_arms(run: RunRecord, report: dict) -> None:
     assert arms["naive"]["num_unparsed"] > 0  # the fixture has some, else the count above shows nothing
 
 
-def test_labels_are_counted_and_n_is_set_against_the_right_ones(run: RunRecord, report: dict) -> None:
+def test_labels_are_counted(run: RunRecord, report: dict) -> None:
     record = run.generations[0]
     for name, ref in record.selections.items():
         counts = Counter(row["label"] for row in rows_of(ref) if row["label"] is not None)
@@ -406,21 +406,10 @@ def test_labels_are_counted_and_n_is_set_against_the_right_ones(run: RunRecord, 
     parsed = [row for row in rows_of(record.labels["pool"]) if row["error"] is None and row["label"] is not None]
     right = sum(row["label"] == GOLD for row in parsed)
     assert report["diversity"]["pool"]["num_rows"] == len(parsed)
-    assert report["diversity"]["right"] == {
-        "basis": "audit",
-        "expected": pytest.approx(right),
-        "n": N,
-        "share": pytest.approx(N / right),
-        "is_much": right / 2 < N,
-    }
     blind = changed(run, audit=False, selections={"trust": record.selections["trust"]}, tests={}, training={})
-    found = collect(blind)["diversity"]["right"]
-    assert found["basis"] == "trust"
-    assert found["expected"] == pytest.approx(sum(row["trust_trust"] for row in parsed), rel=1e-6)
     capped = {"n": round(right * 0.9), "max_per_label": 7, "asked": 2 * right, "limited_by": "trust"}
     page = render(collect(replace(blind, generations=[replace(blind.generations[0], budget=record.budget | capped)])))
     assert f"leaves {capped['n']} of {capped['asked']} rows: no more fit in trust" in page
-    assert "Many rows for this pool" in page and "that the pool is expected to have, by trust" in page
 
 
 def test_the_page_says_what_each_arms_completions_are(report: dict) -> None:
@@ -460,7 +449,6 @@ def test_accuracy_recovery_and_paired_tests(run: RunRecord, report: dict) -> Non
     assert arms["naive"]["verdict"] == arms["naive"]["paper_verdict"] == "below ground truth"
     # 250 rows do not show that a student loses less than two points, whatever the paper's verdict says.
     assert (arms["trust"]["verdict"], arms["trust"]["paper_verdict"]) == ("inconclusive", "near-lossless")
-    assert 0.05 < arms["trust"]["detectable"] < 0.2
     assert arms["trust"]["weak_to_strong"] is True and arms["naive"]["weak_to_strong"] is False
     gold = changed(run, selections={"trust_gold": run.generations[0].selections["trust"]})
     gold = changed(gold, tests={**run.generations[0].tests, "trust_gold": run.generations[0].tests["trust"]})
@@ -503,60 +491,33 @@ SCORES = {
 
 
 @pytest.mark.parametrize("where", ["validation", "pool"])
-@pytest.mark.parametrize("view", ["parsed", "all"])
-def test_trust_metrics_of_validation_and_pool(run: RunRecord, report: dict, where: str, view: str) -> None:
+def test_trust_metrics_of_validation_and_pool(run: RunRecord, report: dict, where: str) -> None:
     everything = [row for row in rows_of(run.generations[0].labels["pool"]) if row["error"] is None]
     source, held = source_rows(run)
     everything = held if where == "validation" else everything
-    if view == "parsed":
-        rows, source = ([row for row in part if row["label"] is not None] for part in (everything, source))
-    else:
-        rows = everything
-    right, parsed = is_right(rows), np.array([row["label"] is not None for row in rows])
-    measured = report["trust"][where][view]
+    rows, source = ([row for row in part if row["label"] is not None] for part in (everything, source))
+    right, measured = is_right(rows), report["trust"][where]["parsed"]
     assert measured["num_rows"] == len(rows) and measured["share_right"]["value"] == right.mean()
     num_top = N if where == "pool" else round(N / (NUM_POOL - 2) * len(everything))
     assert measured["num_top"] == num_top
     assert set(measured["functions"]) == set(SCORES)
     for name, (raw_of, trust_of) in SCORES.items():
-        # An unparsed row stands last, with trust 0.
-        score = np.array([-99.0 if row["label"] is None else raw_of(row) for row in rows])
-        trust = np.array([0.0 if row["label"] is None else trust_of(row) for row in rows])
+        score, trust = (np.array([of(row) for row in rows]) for of in (raw_of, trust_of))
         found = measured["functions"][name]
         assert found["auc"]["value"] == pytest.approx(roc_auc_score(right, score)) and found["auc"]["n"] == len(rows)
         assert found["brier"]["value"] == pytest.approx(brier_score_loss(right, trust))
-        assert sum(found["brier_parts"][part]["value"] * sign for part, sign in BRIER_SIGNS.items()) == pytest.approx(
-            found["brier"]["value"]
-        )
         top = right[np.argsort(-score)[:num_top]]
         assert (found["purity_at_n"]["value"], found["purity_at_n"]["n"]) == (pytest.approx(top.mean()), len(top))
     value, share = is_right(source).mean(), right.mean()
     assert measured["constant"]["value"] == pytest.approx(value)
     assert measured["constant"]["brier"]["value"] == pytest.approx(share * (1 - share) + (share - value) ** 2)
     assert measured["constant"]["ece"]["value"] == pytest.approx(abs(share - value))
-    if view == "parsed":
-        assert measured["parsed_flag"] is None
-    else:
-        assert measured["parsed_flag"]["auc"]["value"] == pytest.approx(roc_auc_score(right, parsed))
-        assert measured["parsed_flag"]["auc"]["value"] > 0.5
 
 
-BRIER_SIGNS = {"reliability": 1, "resolution": -1, "uncertainty": 1, "within_bins": 1}
-
-
-def test_unparsed_rows_change_the_metrics_and_are_not_in_the_figures(run: RunRecord, report: dict) -> None:
+def test_unparsed_rows_are_in_no_metric_and_no_figure(run: RunRecord, report: dict) -> None:
     for where in ("validation", "pool"):
-        parsed, everything = report["trust"][where]["parsed"], report["trust"][where]["all"]
-        assert parsed["num_rows"] < everything["num_rows"]
-        for name in SCORES:
-            apart = [view["functions"][name] for view in (parsed, everything)]
-            # That a label was read at all tells part of right and wrong: it flatters every trust function.
-            assert apart[0]["auc"]["value"] < apart[1]["auc"]["value"]
-            assert apart[0]["brier"]["value"] != apart[1]["brier"]["value"]
-        num_right = round(parsed["share_right"]["value"] * parsed["num_rows"])
+        parsed = report["trust"][where]["parsed"]
         assert sum(item["share_right"]["n"] for item in report["reliability"][where]["trust"]) == parsed["num_rows"]
-        assert sum(report["histogram"][where]["right"]) == num_right
-        assert sum(report["histogram"][where]["wrong"]) == parsed["num_rows"] - num_right
     assert report["trust"]["fit"] == run.generations[0].trust_fit
     labels, given = report["evidence"]["labels"], report["diversity"]["pool"]
     assert (labels["num_labelled"], labels["num_given"]) == (given["num_rows"], given["num_labels"])
@@ -575,9 +536,8 @@ def test_of_a_large_pool_a_sample_is_measured_and_all_selected_rows(
     assert found["evidence"]["pool"]["top"] == report["evidence"]["pool"]["top"]
     assert found["trust"]["validation"] == report["trust"]["validation"]
     sampled, whole = found["trust"]["pool"], report["trust"]["pool"]
-    assert sampled["all"]["num_rows"] == found["pool_sample"] and sampled["all"]["num_top"] == pytest.approx(
-        N / 2, abs=1
-    )
+    assert 0 < sampled["parsed"]["num_rows"] < found["pool_sample"]
+    assert sampled["parsed"]["num_top"] == pytest.approx(N / 2, abs=1)
     for name in SCORES:
         one, other = (of["parsed"]["functions"][name]["auc"] for of in (sampled, whole))
         assert one["low"] <= other["value"] <= one["high"]
@@ -629,7 +589,7 @@ def test_difficulty_of_the_selected(run: RunRecord, report: dict) -> None:
     picked = [ratings[row["row_id"]] for row in rows_of(run.generations[0].selections["trust"])]
     trust = report["difficulty"]["arms"]["trust"]
     assert trust["n"] == N and trust["mean"] == pytest.approx(np.mean(picked))
-    assert trust["quantiles"]["0.5"] == np.median(picked) and sum(trust["shares"]) == pytest.approx(1)
+    assert trust["quantiles"]["0.5"] == np.median(picked)
     assert report["difficulty"]["pool"]["n"] == NUM_POOL
 
 
@@ -840,11 +800,10 @@ def test_a_tracker_is_told_the_numbers_of_the_report(report: dict) -> None:
         assert numbers[f"{at}/purity"] == arm["purity"]["value"] and numbers[f"{at}/num_selected"] == N
         assert numbers[f"{at}/accuracy_low"] == arm["accuracy"]["low"]
         assert numbers[f"{at}/recovery"] == arm["recovery"]
-    for view in ("parsed", "all"):
-        found = report["generations"][0]["trust"]["pool"][view]
-        auc, at = found["functions"]["trust"]["auc"], f"gen-0/trust/trust/pool_{view}_auc"
-        assert numbers[at] == auc["value"] and numbers[f"{at}_n"] == auc["n"]
-        assert numbers[f"gen-0/trust/constant/pool_{view}_brier"] == found["constant"]["brier"]["value"]
+    found = report["generations"][0]["trust"]["pool"]["parsed"]
+    auc, at = found["functions"]["trust"]["auc"], "gen-0/trust/trust/pool_parsed_auc"
+    assert numbers[at] == auc["value"] and numbers[f"{at}_n"] == auc["n"]
+    assert numbers["gen-0/trust/constant/pool_parsed_brier"] == found["constant"]["brier"]["value"]
     assert all(isinstance(value, int | float) for value in numbers.values())
 
 
@@ -915,25 +874,6 @@ def test_labelled_sets_of_all_regimes_are_measured_with_the_one_fit(run: RunReco
     blind = changed(replace(run, config=alone), audit=False, selections={})
     assert [item["set"] for item in collect(blind)["regimes"]] == ["validation"]
     assert "evaluated on many" not in render(collect(blind))
-
-
-def test_means_over_the_sets_of_a_regime(run: RunRecord, report: dict) -> None:
-    regimes = {item["set"]: item for item in report["regimes"]}
-    means = {item["regime"]: item for item in report["regime_means"]}
-    assert {name: item["sets"] for name, item in means.items()} == {
-        "ID": ["validation"],
-        "OOD-domain": ["far"],
-        "OOD-dist": ["near"],
-    }
-    assert means["OOD-domain"]["auc"] is None and means["OOD-domain"]["purity_at_n"] == 0
-    splits = {**run.config["splits"], "probes": {name: {"regime": "OOD-dist"} for name in ("far", "near")}}
-    found = collect(replace(run, config=run.config | {"splits": splits}))
-    mean = {item["regime"]: item for item in found["regime_means"]}["OOD-dist"]
-    assert mean["sets"] == ["far", "near"]
-    assert mean["auc"] == regimes["near"]["auc"]["value"]  # all labels of far are wrong, so that it has no AUC
-    for number in ("brier", "ece", "purity_at_n"):
-        assert mean[number] == pytest.approx((regimes["near"][number]["value"] + regimes["far"][number]["value"]) / 2)
-    assert "mean of 2 sets" in render(found)
 
 
 def test_a_risk_guarantee_is_claimed_only_where_calibration_and_pool_are_alike(run: RunRecord) -> None:
@@ -1060,7 +1000,7 @@ def test_five_runs_are_paired_by_the_means_of_the_rows(run: RunRecord, tmp_path:
         [apart.mean() - half, apart.mean() + half], abs=0.3 * half
     )
     assert arm["p_value_vs_ground_truth"] == against["p_value"] and arm["weak_to_strong"] is True
-    assert arm["verdict"] in ("inconclusive", "below ground truth") and 0 < arm["detectable"] < 0.1
+    assert arm["verdict"] in ("inconclusive", "below ground truth")
 
 
 def test_rows_that_a_signal_left_unread_and_grades_of_a_judge_are_counted(run: RunRecord) -> None:
@@ -1074,7 +1014,6 @@ def test_rows_that_a_signal_left_unread_and_grades_of_a_judge_are_counted(run: R
     )
     arms = by_name(report)
     assert arms["ensemble"]["num_unread"] == 44 and arms["naive"]["num_unread"] is None
-    assert report["trust"]["pool"]["all"]["functions"]["ensemble"]["auc"]["n"] == NUM_POOL - 2
     graded = report["funnel"]["generations"][0]["graded"]["pool"]
     right = round(report["teacher"]["pool"]["value"] * (NUM_POOL - 2))
     assert graded == {"rows": NUM_POOL - 2, "right": right, "judged": 3, "problems": {"timeout": 2}}
