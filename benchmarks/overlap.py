@@ -20,7 +20,7 @@ from typing import NamedTuple
 import pyarrow.parquet as pq
 
 from curation.domains import Domain, Identity, attempt
-from curation.domains.identity import normalise_prose
+from curation.domains.identity import match_questions, normalise_prose
 from curation.domains.math import Math
 from curation.domains.mcqa import LETTERS, Mcqa
 
@@ -54,11 +54,6 @@ def _read(domain: Domain, path: Path) -> Iterator[Row]:
         yield Row(path.stem, domain.identity(example), domain.prompt(example), gold or "", shown)
 
 
-def is_same(one: Identity, other: Identity) -> bool:
-    """Return whether two rows ask the same question: texts and sets of options are equal."""
-    return one.text == other.text and {*one.parts} == {*other.parts}
-
-
 def by_shared_options(rows: list[Row], num_shown: int) -> None:
     """Print a line for each number of shared options."""
     texts = defaultdict(list)
@@ -72,7 +67,7 @@ def by_shared_options(rows: list[Row], num_shown: int) -> None:
     print(f"{len(rows):,} rows; pairs of equal text by the options that they share")
     for (size, shared), pairs in sorted(found.items()):
         agree = sum(one.gold == other.gold for one, other in pairs)
-        flagged = sum(is_same(one.identity, other.identity) for one, other in pairs)
+        flagged = sum(match_questions(one.identity, other.identity) is not None for one, other in pairs)
         print(f"  {shared} of {size}: {len(pairs)} pairs, same right answer {agree}, the same question {flagged}")
         for one, other in random.Random(0).sample(pairs, min(num_shown, len(pairs))):
             print(f"    {one.file}: {one.shown}\n    {other.file}: {other.shown}\n")
@@ -92,8 +87,9 @@ def leaks(rows: list[Row]) -> None:
         for other in texts[row.identity.text]:
             if row.file != other.file:
                 rules["same text"].add(other.file)
-                if is_same(row.identity, other.identity):
+                if (rule := match_questions(row.identity, other.identity)) is not None:
                     rules["ours"].add(other.file)
+                    rules[rule].add(other.file)
         rules["same prompt"] = prompts[row.prompt] - {row.file}
         for rule, files in rules.items():
             for file in files:
@@ -101,7 +97,9 @@ def leaks(rows: list[Row]) -> None:
     print("rows of a file whose question stands in another, by rule: same prompt (before), ours, same text (control)")
     for (one, other), rules in sorted(counts.items()):
         if rules["ours"]:
-            print(f"  {one} in {other}: {rules['same prompt']}, {rules['ours']}, {rules['same text']}")
+            kinds = ", ".join(f"{rule} {rules[rule]}" for rule in ("same", "permuted", "near_copy") if rules[rule])
+            told = f"{rules['same prompt']}, {rules['ours']} ({kinds}), {rules['same text']}"
+            print(f"  {one} in {other}: {told}")
     ours, before = (sum(rules[name] for rules in counts.values()) for name in ("ours", "same prompt"))
     print(f"  together: same prompt {before}, ours {ours}, same text {sum(r['same text'] for r in counts.values())}")
 

@@ -101,13 +101,15 @@ def check_labels(
     return found
 
 
-def hash_question(domain: Domain, example: Example) -> int:
-    """Return a 64-bit hash of a row's question: of its text and its set of options, in any order."""
-    text, parts = domain.identity(example)
-    content = "\n".join([domain.name, str(text), *sorted({str(part) for part in parts})]).encode()
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
-
-
 def hash_questions(domain: Domain, examples: list[Example]) -> list[int | None]:
-    """Return the hash of each row's question; ``None`` where the domain cannot say what identifies it."""
-    return [attempt(hash_question, domain, example)[0] for example in examples]
+    """Return a 64-bit hash of each row's question; ``None`` where the domain cannot say what identifies it.
+
+    It is the hash of the question's text and its set of options, in any order.
+    """
+
+    def hash_one(example: Example) -> int:
+        text, parts = domain.identity(example)
+        content = "\n".join([domain.name, str(text), *sorted({str(part) for part in parts})]).encode()
+        return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
+
+    return [attempt(hash_one, example)[0] for example in examples]

@@ -1,13 +1,19 @@
 """The identity of a question: finds the same question in two splits even if it is written differently.
 
-Two rows ask the same question if their texts and their sets of parts (options) are equal. The domain normalises texts
-and parts before the comparison; :func:`normalise_prose` is enough for prose with some mathematics.
+Two rows ask the same question if their texts are equal and they share enough of their parts (options). The domain
+normalises texts and parts before the comparison; :func:`normalise_prose` is enough for prose with some mathematics.
 """
 
 import re
 import unicodedata
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+Rule = Literal["same", "permuted", "near_copy"]
+RULES: tuple[Rule, ...] = ("same", "permuted", "near_copy")
+"""Rules by which two rows can ask the same question, the strictest first."""
+SHARED_PARTS = 2
+"""Number of parts that near-copies share, or one if both rows have two (docs/method.md has the measurements)."""
 
 _SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 _FRACTIONS = re.compile("(?=[¼-¾⅐-⅞])")
@@ -38,10 +44,31 @@ _BLANK = re.compile(r"__+")
 
 
 class Identity(NamedTuple):
-    """The identity of a question: its normalised text and its options, if any, in the row's order."""
+    """The identity of a question: its normalised text and its options, if any, in the row's order.
+
+    There should be few options, because every pair of them is a search key.
+    """
 
     text: str
     parts: tuple[str, ...] = ()
+
+
+def match_questions(one: Identity, other: Identity) -> Rule | None:
+    """Return the rule by which two rows ask the same question, or ``None`` if they do not.
+
+    The texts are equal, and so are the parts (``same``), or the sets of parts (``permuted``), or the rows share at
+    least two parts (``near_copy``; one if both have two). Many questions have the text "Which of the following is
+    true?"; without a common option they are different questions.
+    """
+    if one.text != other.text:
+        return None
+    if one.parts == other.parts:
+        return "same"
+    ones, others = set(one.parts), set(other.parts)
+    if ones == others:
+        return "permuted"
+    needed = 1 if len(ones) == len(others) == 2 else SHARED_PARTS
+    return "near_copy" if len(ones & others) >= needed else None
 
 
 def normalise_prose(text: str) -> str:

@@ -10,7 +10,7 @@ import base64
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import NamedTuple, Self
 
@@ -43,6 +43,7 @@ NO_AUDIT = (
 )
 HELD_OUT = ("test", "probe-")
 """Beginnings of the names of splits that models and trust are measured on, and never trained on."""
+WORDS = {"same": "the same", "permuted": "with permuted options", "near_copy": "near-copies with another option"}
 ORDER = "test, calibration, probes, shots, source, adapt, pool"
 MEND = (
     "remove repeated rows from the input files, take both splits from one source that holds each question once, or set "
@@ -211,11 +212,12 @@ def describe_errors(errors: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitOverlap:
-    """Rows of the split ``other`` whose question is in ``kept`` too."""
+    """Rows of the split ``other`` whose question is in ``kept`` too, with counts by rule."""
 
     kept: str
     other: str
     rows: int
+    rules: dict[str, int]
     fate: str
     """``dropped`` or ``kept``; a row with matches in several splits is counted in each pair, and dropped once."""
 
@@ -230,9 +232,10 @@ class Overlap:
 
     def sentences(self) -> list[str]:
         """Return sentences for the terminal; empty if there is nothing to report."""
-        sentences = [
-            f"{pair.rows:,} rows of {pair.other} ask questions of {pair.kept}: {pair.fate}" for pair in self.pairs
-        ]
+        sentences = []
+        for pair in self.pairs:
+            rules = describe_rules(pair.rules)
+            sentences.append(f"{pair.rows:,} rows of {pair.other} ask questions of {pair.kept} ({rules}): {pair.fate}")
         for split, problems in self.uncompared.items():
             if problems:
                 kinds = ", ".join(f"{kind} {rows:,}" for kind, rows in problems.items())
@@ -261,8 +264,7 @@ class SettledOverlap:
         except FileNotFoundError:
             return None
         ids = {name: BitMap64.deserialize(base64.b64decode(text)) for name, text in content["row_ids"].items()}
-        names = [part.name for part in fields(SplitOverlap)]
-        pairs = [SplitOverlap(**{name: pair[name] for name in names}) for pair in content["overlap"]["pairs"]]
+        pairs = [SplitOverlap(**pair) for pair in content["overlap"]["pairs"]]
         return cls(Overlap(**{**content["overlap"], "pairs": pairs}), ids)
 
 
@@ -294,19 +296,20 @@ def settle(
         else:
             gone.setdefault(pair.other, BitMap64()).update(make_bitmap(pair.row_ids_M))
         num_rows = len(pair.row_ids_M)
-        pairs.append(SplitOverlap(kept=pair.kept, other=pair.other, rows=num_rows, fate=fate))
+        pairs.append(SplitOverlap(kept=pair.kept, other=pair.other, rows=num_rows, rules=pair.rules, fate=fate))
     if refused:
-        first = refused[0]
+        first, rule = refused[0], next(iter(refused[0].rules))
         rows = zip((first.kept, first.other), first.example, strict=True)
         found = (io.take(refs[name], np.array([row]), columns[name]).to_pylist()[0] for name, row in rows)
         shown = " and ".join(dict.fromkeys(json.dumps(row, default=str) for row in found))
         shared = "; ".join(
-            f"{pair.kept} and {pair.other} share questions, {len(pair.row_ids_M):,} rows of {pair.other}"
+            f"{pair.kept} and {pair.other} share questions, {len(pair.row_ids_M):,} rows of {pair.other} "
+            f"({describe_rules(pair.rules)})"
             for pair in refused
         )
         raise SourceError(
             f"splits {shared}; e.g. row {first.example[0]} of {first.kept} and row {first.example[1]} of "
-            f"{first.other}: {shown}; {mend}"
+            f"{first.other}, {WORDS[rule]}: {shown}; {mend}"
         )
     for name, ids in gone.items():
         healthy = io.count(refs[name], "error IS NULL")
@@ -318,6 +321,11 @@ def settle(
             )
     num_dropped = {name: len(ids) for name, ids in gone.items()}
     return SettledOverlap(Overlap(pairs=pairs, dropped=num_dropped, uncompared=compared.uncompared), gone)
+
+
+def describe_rules(rules: Mapping[str, int]) -> str:
+    """Return a description of counts of rows by rule."""
+    return ", ".join(f"{rows:,} {WORDS[rule]}" for rule, rows in rules.items())
 
 
 def remove(ref: TableRef, gone: BitMap64, *, guard: Guard = guard_nothing) -> TableRef:

@@ -1,13 +1,18 @@
 """Finds the same question in two splits, because rows used for training or fitting must not be tested on or curated.
 
 Rows are compared by their identity (``Domain.identity``), not by their prompts: the same question with its options in
-another order is a leak too. Ray tasks hash the questions, 16 bytes a row. Those of all splits but the pool are the
-index past which tasks stream the pool's; the driver sees only the pool's rows that are in another split.
+another order, or with another distractor, is a leak too. The rule :func:`curation.domains.identity.match_questions` is
+expressed as equality of keys, 128-bit digests of the text and two options, so that no rows are compared in pairs.
 
-Within the pool, rows that ask the same question are found so that a selection takes only one of them: tasks hash the
-questions, and others sort them by bucket. A row that the domain cannot identify is a question of its own.
+Ray tasks make the keys. The first halves of the keys of all splits but the pool form one sorted index in Ray's object
+store, and the pool's keys are streamed past it; the driver sees only rows that are in two splits.
+
+Within the pool, rows that ask the same question (equal text and set of options, normalised) are found so that a
+selection takes only one of them: tasks hash the questions, 16 bytes a row in the store, and others sort them by bucket.
+A row that the domain cannot identify is a question of its own.
 """
 
+import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,12 +20,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from curation.arrays import Int64s
+from curation.arrays import Int64s, Uint64s
 from curation.config import DomainConfig
-from curation.domains import Example, attempt, get_domain
-from curation.domains.grading import hash_question
+from curation.domains import Domain, Example, Identity, attempt, get_domain
+from curation.domains.grading import hash_questions
+from curation.domains.identity import RULES, SHARED_PARTS
 from curation.errors import SourceError, get_error_kind
 from curation.heavy import ray
 from curation.refs import TableRef
@@ -47,6 +54,7 @@ class OverlapRows:
     kept: str
     other: str
     row_ids_M: Int64s
+    rules: dict[str, int]
     example: tuple[int, int]
     """A row of ``kept`` and one of ``other``."""
 
@@ -57,6 +65,20 @@ class Compared:
 
     pairs: list[OverlapRows]
     uncompared: dict[str, dict[str, int]]
+
+
+_KEY = np.dtype([("high", "<u8"), ("low", "<u8")])
+"""The halves of a digest."""
+_ENTRY = np.dtype([("row_id", np.int64), ("rule", np.uint8), *_KEY.descr])
+"""A key of a row, by one of the ``RULES``."""
+_Entries = npt.NDArray[np.void]
+_NONE: _Entries = np.empty(0, dtype=_ENTRY)
+
+
+class _Fragments(NamedTuple):
+    ref: TableRef
+    domain: DomainConfig
+    fragments: tuple[int, ...]
 
 
 def find(
@@ -73,22 +95,28 @@ def find(
     """
     names = sorted(refs, key=rank)
     assert names[-1] == last
-    hashing: Any = ray.remote(_hash_questions).options(num_cpus=1, num_returns=2)
-    tasks = {
-        name: [hashing.remote(refs[name], domains[name], group) for group in iter_fragment_groups(refs[name])]
-        for name in names[:-1]
+    parts = {
+        name: [_Fragments(ref, domains[name], group) for group in iter_fragment_groups(ref)]
+        for name, ref in refs.items()
     }
-    questions = {name: _join([ray.get(task[0]) for task in of]) for name, of in tasks.items()}
-    index = ray.put(np.unique(_join([*questions.values()])[1]))
-    tasks[last] = [
-        hashing.remote(refs[last], domains[last], group, index) for group in iter_fragment_groups(refs[last])
-    ]
-    questions[last] = _join([ray.get(task[0]) for task in tasks[last]])
-    counted = {name: [ray.get(task[1]) for task in of] for name, of in tasks.items()}
-    uncompared = {name: dict(sum(of, Counter[str]()).most_common()) for name, of in counted.items()}
+    task = _make_remote(_collect_keys, 2)
+    known = {name: [task.remote(part) for part in parts[name]] for name in names[:-1]}
+    highs = {name: [task[0] for task in tasks] for name, tasks in known.items()}
+    sizes = [len(tasks) for tasks in highs.values()]
+    index, within = _make_remote(_build_index, 2).remote(sizes, *itertools.chain.from_iterable(highs.values()))
+    task = _make_remote(_find_matches, 2)
+    streamed = [task.remote(part, index) for part in parts[last]]
+    entries = {last: np.concatenate([_NONE, *ray.get([task[0] for task in streamed])])}
+    shared_K = np.union1d(ray.get(within), entries[last]["high"])
+    shared = ray.put(shared_K)
+    for name in names[:-1]:
+        matched = [task.remote(part, shared) for part in parts[name]] if len(shared_K) else []
+        entries[name] = np.concatenate([_NONE, *ray.get([task[0] for task in matched])])
+    counted = {name: [task[1] for task in tasks] for name, tasks in {**known, last: streamed}.items()}
+    uncompared = {name: dict(sum(ray.get(tasks), Counter[str]()).most_common()) for name, tasks in counted.items()}
     for name, problems in uncompared.items():
         _require_some(name, problems, refs[name])
-    pairs = find_pairs({name: questions[name] for name in sorted(names, key=lambda name: name not in dealt)})
+    pairs = _find_pairs(sorted(names, key=lambda name: name not in dealt), entries)
     return Compared(
         pairs=[pair for pair in pairs if pair.other not in dealt],
         uncompared={name: problems for name, problems in uncompared.items() if name not in dealt},
@@ -101,6 +129,10 @@ def _require_some(split: str, problems: Mapping[str, int], ref: TableRef) -> Non
             f"splits.{split}: none of its rows says what identifies its question ({next(iter(problems))}); fix the "
             "member identity of the domain (docs/extending.md)"
         )
+
+
+def _make_remote(task: Any, num_returns: int) -> Any:
+    return ray.remote(task).options(num_cpus=1, num_returns=num_returns)
 
 
 def iter_fragment_groups(ref: TableRef) -> Iterator[tuple[int, ...]]:
@@ -124,44 +156,131 @@ def iter_healthy_rows(ref: TableRef, columns: Sequence[str], fragments: Sequence
         yield batch.to_pylist()
 
 
-def _hash_questions(
-    ref: TableRef, config: DomainConfig, fragments: tuple[int, ...], index_K: Int64s | None = None
-) -> tuple[Int64s, Counter[str]]:
-    """Return row ids and questions, int64 [2, N], of the healthy rows, and counts of rows without one by kind of error.
+def _iter_identities(part: _Fragments, domain: Domain) -> Iterator[tuple[int, Identity | None, str]]:
+    """Yield the id of each healthy row, and its identity, of ``str``, or the reason why it has none."""
 
-    With an index, only rows whose question is in it are returned.
-    """
-    domain, problems, found = get_domain(config), Counter[str](), list[Int64s]()
-    for rows in iter_healthy_rows(ref, domain.columns.names, fragments):
-        pairs = []
-        for row in rows:
-            question, problem = attempt(hash_question, domain, row)
-            if question is None:
-                problems[get_error_kind(problem)] += 1
-            else:
-                pairs.append((row["row_id"], question))
-        found.append(np.array(pairs, dtype=np.int64).reshape(-1, 2).T)
-    pair_2N = _join(found)
-    return pair_2N if index_K is None else pair_2N[:, np.isin(pair_2N[1], index_K)], problems
+    def identify(row: Example) -> Identity:
+        text, parts = domain.identity(row)
+        return Identity(str(text), tuple(map(str, parts)))
+
+    for row in itertools.chain.from_iterable(iter_healthy_rows(part.ref, domain.columns.names, part.fragments)):
+        yield row["row_id"], *attempt(identify, row)
 
 
-def _join(parts: Sequence[Int64s]) -> Int64s:
-    return np.concatenate([np.zeros((2, 0), dtype=np.int64), *parts], axis=1)
+class Digests:
+    """Digests of the parts that two identities may share, 16 bytes each; those of different domains differ."""
+
+    def __init__(self, domain: str, identity: Identity) -> None:
+        """Digest an ``identity`` of the ``domain`` of this name."""
+        self._text = _digest(f"{domain}\n{identity.text}".encode())
+        self._parts = [_digest(part.encode()) for part in identity.parts]
+        self._unique = sorted(set(self._parts))
+
+    def near(self) -> list[bytes]:
+        """Return keys of which near-copies share at least one, by the rule ``match_questions``."""
+        sizes = {SHARED_PARTS, 1} if len(self._unique) == SHARED_PARTS else {min(len(self._unique), SHARED_PARTS)}
+        kept = (b"".join(chosen) for size in sizes for chosen in itertools.combinations(self._unique, size))
+        alone = b"of two" if len(self._unique) == SHARED_PARTS else b""
+        return [_digest(self._text + b"near" + (alone if len(key) == 16 else b"") + key) for key in kept]
+
+    def permuted(self) -> bytes:
+        """Return a key that rows with the same text and set of options share."""
+        return _digest(self._text + b"permuted" + b"".join(self._unique))
+
+    def same(self) -> bytes:
+        """Return a key that rows with the same text and the same options in the same order share."""
+        return _digest(self._text + b"same" + b"".join(self._parts))
 
 
-def find_pairs(questions: Mapping[str, Int64s]) -> list[OverlapRows]:
-    """Return the rows of each split whose question occurs in a split before it, by pair of splits.
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=16).digest()
 
-    ``questions``: row ids and questions of each split, int64 [2, N].
-    """
+
+def _to_keys(digests: Sequence[bytes]) -> npt.NDArray[np.void]:
+    return np.frombuffer(b"".join(digests), dtype=_KEY)
+
+
+def _collect_keys(part: _Fragments) -> tuple[Uint64s, Counter[str]]:
+    """Return distinct first halves of keys, and counts of rows without an identity by kind."""
+    domain, problems = get_domain(part.domain), Counter[str]()
+    near: list[bytes] = []
+    for _, identity, problem in _iter_identities(part, domain):
+        if identity is None:
+            problems[get_error_kind(problem)] += 1
+            continue
+        near += Digests(domain.name, identity).near()
+    return np.unique(_to_keys(near)["high"]), problems
+
+
+def _build_index(sizes: Sequence[int], *highs: Uint64s) -> tuple[Uint64s, Uint64s]:
+    """Return all first halves, ascending, and those that splits share; ``sizes``: the number of arrays per split."""
+    given = iter(highs)
+    splits = [np.unique(np.concatenate(list(itertools.islice(given, size)))) for size in sizes]
+    all_K = np.sort(np.concatenate(splits))
+    repeated_K = all_K[1:] == all_K[:-1]
+    return all_K[np.append(True, ~repeated_K)], np.unique(all_K[1:][repeated_K])
+
+
+def _find_matches(part: _Fragments, index_K: Uint64s) -> tuple[_Entries, Counter[str]]:
+    """Return entries of rows with a key in the index, and counts of rows without an identity by kind."""
+    domain, problems, found = get_domain(part.domain), Counter[str](), [_NONE]
+    rows = _iter_identities(part, domain)
+    while held := list(itertools.islice(rows, 4096)):
+        problems.update(get_error_kind(problem) for _, identity, problem in held if identity is None)
+        known = ((row_id, identity) for row_id, identity, _ in held if identity is not None)
+        found.append(_find_hits([(row_id, Digests(domain.name, identity)) for row_id, identity in known], index_K))
+    return np.concatenate(found), problems
+
+
+def _find_hits(questions: Sequence[tuple[int, Digests]], index_K: Uint64s) -> _Entries:
+    """Return all keys of the rows that have one in the index."""
+    if not len(index_K) or not questions:
+        return _NONE
+    near = [digests.near() for _, digests in questions]
+    row_K, key_K = np.repeat(np.arange(len(near)), list(map(len, near))), _to_keys(list(itertools.chain(*near)))
+    hit_K = index_K[np.minimum(np.searchsorted(index_K, key_K["high"]), len(index_K) - 1)] == key_K["high"]
+    rows_M = np.unique(row_K[hit_K])
+    ids_N = np.array([row_id for row_id, _ in questions], dtype=np.int64)
+    found = [("near_copy", row_K[hit_K], key_K[hit_K])]
+    for rule, make in (("permuted", Digests.permuted), ("same", Digests.same)):
+        found.append((rule, rows_M, _to_keys([make(questions[row][1]) for row in rows_M])))
+    parts = [_NONE]
+    for rule, rows, keys in found:
+        parts.append(np.empty(len(rows), dtype=_ENTRY))
+        parts[-1]["row_id"], parts[-1]["rule"] = ids_N[rows], RULES.index(rule)
+        parts[-1]["high"], parts[-1]["low"] = keys["high"], keys["low"]
+    return np.concatenate(parts)
+
+
+def _find_pairs(names: Sequence[str], entries: Mapping[str, _Entries]) -> list[OverlapRows]:
+    """Return the rows of each split whose whole keys occur in an earlier split, by pair of splits."""
+    table = np.concatenate([entries[name] for name in names])
+    split_K = np.repeat(np.arange(len(names)), [len(entries[name]) for name in names])
+    if not len(table):
+        return []
+    order_K, group_K = np.lexsort((table["low"], table["high"])), np.empty(len(table), dtype=np.int64)
+    is_new_K = np.any([np.diff(table[half][order_K]) != 0 for half in ("high", "low")], axis=0)
+    group_K[order_K] = np.cumsum(np.append(False, is_new_K))  # numbers of the keys, ascending
     pairs = []
-    for (one, (kept_id_M, kept_M)), (other, (id_N, question_N)) in itertools.combinations(questions.items(), 2):
-        hit_M = np.flatnonzero(np.isin(question_N, kept_M))
-        if len(hit_M):
-            shown = hit_M[id_N[hit_M].argmin()]
-            partner = kept_id_M[kept_M == question_N[shown]].min()
-            example = (int(partner), int(id_N[shown]))
-            pairs.append(OverlapRows(kept=one, other=other, row_ids_M=np.sort(id_N[hit_M]), example=example))
+    for one, other in itertools.combinations(range(len(names)), 2):
+        hit_M = np.flatnonzero((split_K == other) & np.isin(group_K, group_K[split_K == one]))
+        if not len(hit_M):
+            continue
+        hit_M = hit_M[np.lexsort((group_K[hit_M], table["rule"][hit_M], table["row_id"][hit_M]))]
+        ids_M, place_M = np.unique(table["row_id"][hit_M], return_index=True)
+        rule_M = table["rule"][hit_M[place_M]]
+        rules = np.bincount(rule_M, minlength=len(RULES)).tolist()
+        shown = hit_M[place_M[np.argmin(rule_M)]]
+        partner = table["row_id"][(split_K == one) & (group_K == group_K[shown])].min()
+        pairs.append(
+            OverlapRows(
+                kept=names[one],
+                other=names[other],
+                row_ids_M=ids_M,
+                rules={rule: number for rule, number in zip(RULES, rules, strict=True) if number},
+                example=(int(partner), int(table["row_id"][shown])),
+            )
+        )
     return pairs
 
 
@@ -192,7 +311,7 @@ class FindRepeats(Stage):
         """Hash the pool's questions, and write the rows whose question is asked more than once, ascending by id."""
         total, num_pool = io.count(self.pool), 0
         num_buckets = 1 + total // BUCKET_ROWS
-        hashing: Any = ray.remote(_sort_questions).options(num_cpus=1, num_returns=1 + num_buckets)
+        hashing: Any = ray.remote(_hash_questions).options(num_cpus=1, num_returns=1 + num_buckets)
         finding = ray.remote(_find_repeated).options(num_cpus=1)
         groups = iter_fragment_groups(self.pool)
         try:
@@ -218,18 +337,23 @@ class FindRepeats(Stage):
         return Done(outputs=self.Made(counts=counts, repeats=repeats), rows=num_pool)
 
 
-def _sort_questions(
+def _hash_questions(
     ref: TableRef, config: DomainConfig, fragments: tuple[int, ...], num_buckets: int
 ) -> tuple[Any, ...]:
-    """Return the number of healthy rows and, by bucket, row ids and questions, each int64 [2, N]."""
-    pair_2N, problems = _hash_questions(ref, config, fragments)
+    """Return the number of rows and, by bucket, ids and questions of rows with a question, each int64 [2, N]."""
+    domain, num_rows, pieces = get_domain(config), 0, [np.zeros((2, 0), dtype=np.int64)]
+    for rows in iter_healthy_rows(ref, domain.columns.names, fragments):
+        num_rows += len(rows)
+        found = zip(rows, hash_questions(domain, rows), strict=True)
+        pairs = [(row["row_id"], question) for row, question in found if question is not None]
+        pieces.append(np.array(pairs, dtype=np.int64).reshape(-1, 2).T)
+    pair_2N = np.concatenate(pieces, axis=1)
     bucket_N = pair_2N[1].astype(np.uint64) % np.uint64(num_buckets)
-    num_rows = pair_2N.shape[1] + problems.total()
     return num_rows, *(pair_2N[:, bucket_N == bucket] for bucket in range(num_buckets))
 
 
-def _find_repeated(*pairs_2N: Int64s) -> tuple[Int64s, Int64s]:
-    row_id_N, question_N = _join(pairs_2N)
+def _find_repeated(*pairs_2N: "np.ndarray[Any, np.dtype[np.int64]]") -> tuple[Int64s, Int64s]:
+    row_id_N, question_N = np.concatenate([np.zeros((2, 0), dtype=np.int64), *pairs_2N], axis=1)
     _, place_N, size_Q = np.unique(question_N, return_inverse=True, return_counts=True)
     again_N = size_Q[place_N] > 1
     return row_id_N[again_N], question_N[again_N]

@@ -5,7 +5,7 @@ import pytest
 from curation.config import DomainConfig
 from curation.config.defaults import find_traits
 from curation.domains import get_domain, get_preference_function
-from curation.domains.grading import hash_question
+from curation.domains.identity import match_questions
 from curation.errors import ConfigError, RowError
 
 
@@ -66,8 +66,11 @@ def test_by_likelihood_the_answers_themselves_are_scored_after_the_prompt():
 def test_a_pair_is_the_same_question_in_either_order():
     domain = made()
     example = {"question": "Why?", "first": "x", "second": "y"}
-    assert hash_question(domain, example) == hash_question(domain, domain.other_order("first", example)[1])
-    assert hash_question(domain, example) != hash_question(domain, {**example, "question": "How?"})
+    assert (
+        match_questions(domain.identity(example), domain.identity(domain.other_order("first", example)[1]))
+        == "permuted"
+    )
+    assert match_questions(domain.identity(example), domain.identity({**example, "question": "How?"})) is None
 
 
 def test_a_row_of_both_forms_is_read_by_the_columns_that_have_values():

@@ -3,7 +3,7 @@
 import itertools
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import lance
 import numpy as np
@@ -12,7 +12,7 @@ import pytest
 
 from curation.config import DomainConfig, RunConfig
 from curation.domains.chess import Chess
-from curation.domains.identity import normalise_prose, plain_identity
+from curation.domains.identity import Identity, Rule, match_questions, normalise_prose, plain_identity
 from curation.domains.math import Math
 from curation.domains.mcqa import Mcqa
 from curation.errors import SourceError
@@ -44,13 +44,13 @@ SPLITS = {
         *(question(number) for number in range(30, 40)),
         question(0),  # of test, the same
         question(1, ["1z", "1y", "1x", "1w"]),  # of test, permuted
-        question(2, ["2w", "2x", "2y", "another"]),  # with another distractor: a question of its own
+        question(2, ["2w", "2x", "2y", "another"]),  # of test, another distractor
         question(20, ["20z", "20w", "20x", "20y"]),  # of source, permuted
         {"question": TRUE, "choices": ["2 is odd.", "3 is odd.", "4 is odd.", "All of the above"], "answer": 1},
         question(39),  # stands in the pool already
     ],
 }
-"""The statement that is true is another one in the pool: the options, too, are what is asked."""
+"""The statement that is true is another one in the pool: one option in common is no near-copy."""
 
 
 def settings(
@@ -83,7 +83,11 @@ def ids(ref: TableRef) -> list[int]:
     return found
 
 
-FOUND = [("test", "source", 1), ("test", "pool", 2), ("source", "pool", 1)]
+FOUND = [
+    ("test", "source", 1, {"same": 1}),
+    ("test", "pool", 3, {"same": 1, "permuted": 1, "near_copy": 1}),
+    ("source", "pool", 1, {"permuted": 1}),
+]
 
 
 @pytest.mark.usefixtures("local_ray")
@@ -94,7 +98,7 @@ def test_questions_that_source_and_pool_share_leave_the_pool_by_default(tmp_path
         found = run(config, tmp_path / "tables")
         assert found.overlap.dropped == {"pool": 1} and len(ids(found.tables["pool"])) == len(SPLITS["pool"]) - 1
         (pair,) = found.overlap.pairs
-        assert (pair.kept, pair.other, pair.fate) == ("source", "pool", "dropped")
+        assert (pair.kept, pair.other, pair.fate, pair.rules) == ("source", "pool", "dropped", {"permuted": 1})
 
 
 @pytest.mark.usefixtures("local_ray")
@@ -102,14 +106,14 @@ def test_shared_questions_are_refused_dropped_or_reported(tmp_path: Path) -> Non
     with pytest.raises(SourceError) as refused:
         run(settings(tmp_path / "in", "refuse"), tmp_path / "refused")
     told = str(refused.value)
-    assert "test and pool share questions, 2 rows of pool" in told
+    assert "test and pool share questions, 3 rows of pool (1 the same, 1 with permuted options, 1 near-copies" in told
     assert "test and source share questions, 1 rows of source" in told
     assert "source and pool" not in told  # dropped and counted
     assert "row 3 of test and row 11 of source" in told and "splits.overlap: drop" in told
     assert "remove repeated rows from the input files" in told
 
     reported = run(settings(tmp_path / "in", "report"), tmp_path / "reported")
-    pairs = [(pair.kept, pair.other, pair.rows) for pair in reported.overlap.pairs]
+    pairs = [(pair.kept, pair.other, pair.rows, pair.rules) for pair in reported.overlap.pairs]
     assert pairs == FOUND and {pair.fate for pair in reported.overlap.pairs} == {"kept"}
     assert reported.overlap.dropped == {}
     assert {name: len(ids(ref)) for name, ref in reported.tables.items()} == {
@@ -118,11 +122,11 @@ def test_shared_questions_are_refused_dropped_or_reported(tmp_path: Path) -> Non
     }
 
     dropped = run(settings(tmp_path / "in", "drop"), tmp_path / "dropped")
-    pairs = [(pair.kept, pair.other, pair.rows) for pair in dropped.overlap.pairs]
+    pairs = [(pair.kept, pair.other, pair.rows, pair.rules) for pair in dropped.overlap.pairs]
     assert pairs == FOUND and {pair.fate for pair in dropped.overlap.pairs} == {"dropped"}
-    assert dropped.overlap.dropped == {"source": 1, "pool": 3}
-    assert any(sentence.startswith("2 rows of pool ask questions of test") for sentence in dropped.overlap.sentences())
-    assert ids(dropped.tables["pool"]) == ids(dropped.tables["audit"]) == [*range(10), 12, 14, 15]
+    assert dropped.overlap.dropped == {"source": 1, "pool": 4}
+    assert any(sentence.startswith("3 rows of pool ask questions of test") for sentence in dropped.overlap.sentences())
+    assert ids(dropped.tables["pool"]) == ids(dropped.tables["audit"]) == [*range(10), 14, 15]
     assert ids(dropped.tables["source"]) == list(range(11))
     assert {name: len(ids(dropped.tables[name])) for name in ("test", "calibration")} == {"test": 10, "calibration": 10}
     assert dropped.counts["pool"].rows == 16 and dropped.counts["source"].rows == 12  # as they were read
@@ -158,8 +162,8 @@ def test_a_drop_that_was_cut_off_goes_on(tmp_path: Path) -> None:
 
     more = settings(tmp_path / "in", "drop", {**SPLITS, "pool": [*SPLITS["pool"], question(4), question(50)]})
     grown = run(more, directory)  # other rows: what was settled is settled again
-    assert grown.overlap.dropped == {"source": 1, "pool": 4}
-    assert ids(grown.tables["pool"]) == ids(grown.tables["audit"]) == [*range(10), 12, 14, 15, 17]
+    assert grown.overlap.dropped == {"source": 1, "pool": 5}
+    assert ids(grown.tables["pool"]) == ids(grown.tables["audit"]) == [*range(10), 14, 15, 17]
     kept = run(settings(tmp_path / "in", "report"), directory)
     assert len(ids(kept.tables["pool"])) == 16 and kept.overlap.dropped == {}
 
@@ -200,7 +204,9 @@ def test_chess_counters_and_spacing_of_mathematics(tmp_path: Path) -> None:
         ],
         "pool": [{"fen": f"{after} e6 7 31", "moves": "g1f3 b8c6"}, {"fen": f"{after} - 0 2", "moves": "d2d4 b8c6"}],
     }
-    with pytest.raises(SourceError, match=r"splits calibration and pool share questions, 1 rows of pool; e"):
+    with pytest.raises(
+        SourceError, match=r"splits calibration and pool share questions, 1 rows of pool \(1 the same\)"
+    ):
         run(settings(tmp_path / "chess", "refuse", splits, "chess"), tmp_path / "a")
     splits = {
         "source": [{"problem": "Compute 7 + 8.", "answer": "15"}],
@@ -210,7 +216,9 @@ def test_chess_counters_and_spacing_of_mathematics(tmp_path: Path) -> None:
         ],
         "pool": [{"problem": r"compute  \( \dfrac12+x\,\)"}, {"problem": "Compute 2 + 3.", "answer": "5"}],
     }
-    with pytest.raises(SourceError, match=r"splits calibration and pool share questions, 1 rows of pool; e"):
+    with pytest.raises(
+        SourceError, match=r"splits calibration and pool share questions, 1 rows of pool \(1 the same\)"
+    ):
         run(settings(tmp_path / "math", "refuse", splits, "math"), tmp_path / "b")
 
 
@@ -226,8 +234,9 @@ def test_rows_without_identity_are_counted_and_never_all_of_a_split(tmp_path: Pa
     schema = schemas.make_examples_schema(Mcqa.columns, gold=True)
     ref = io.write(pa.Table.from_pylist(rows, schema=schema), str(tmp_path / "source.lance"))
     (group,) = overlap.iter_fragment_groups(ref)
-    pair_2N, problems = overlap._hash_questions(ref, DomainConfig(name=f"{__name__}:Nameless"), group)
-    assert pair_2N.shape == (2, 0) and problems == {"domain_failed": 4}
+    part = overlap._Fragments(ref, DomainConfig(name=f"{__name__}:Nameless"), group)
+    near_K, problems = overlap._collect_keys(part)
+    assert len(near_K) == 0 and problems == {"domain_failed": 4}
     with pytest.raises(SourceError, match=r"splits\.source: none of its rows says what identifies its question"):
         overlap._require_some("source", problems, ref)
     overlap._require_some("source", {"domain_failed": 3}, ref)
@@ -247,34 +256,77 @@ def test_a_refused_run_goes_on_with_drop_and_never_labels_what_it_dropped(
     config = config.model_copy(
         update={"run_dir": str(tmp_path / "run"), "trust": config.trust.model_copy(update=small)}
     )
-    with pytest.raises(SourceError, match="1 rows of pool"):
+    with pytest.raises(SourceError, match="1 with permuted options"):
         run_chain(config)
     dropping = config.model_copy(update={"splits": config.splits.model_copy(update={"overlap": "drop"})})
     report = run_chain(dropping)
-    assert "1 rows of pool ask questions of calibration: dropped" in capsys.readouterr().err
+    assert "1 rows of pool ask questions of calibration (1 with permuted options): dropped" in capsys.readouterr().err
     (pool,) = (split for split in report["funnel"]["splits"] if split["split"] == "pool")
     assert (pool["rows"], pool["dropped"], report["generations"][0]["num_pool"]) == (61, 1, 60)
     assert report["funnel"]["generations"][0]["labelled"]["pool"]["rows"] == 60
-    assert report["funnel"]["overlap"]["pairs"][0]["rows"] == 1
+    assert report["funnel"]["overlap"]["pairs"][0]["rules"] == {"permuted": 1}
     page = (tmp_path / "run" / "report.html").read_text()
     assert "<tr><th>pool</th><td>calibration</td>" in page and "<td>dropped</td></tr>" in page
 
 
-def test_pairs_equal_a_comparison_of_all_with_all() -> None:
+def test_keys_are_the_rule() -> None:
+    """Two rows have a key in common just where ``same_question`` says so, and the key says by which rule."""
+    rng = np.random.default_rng(0)
+    identities = [
+        Identity(text, tuple(rng.choice([*"abcdef"], size=size, replace=bool(rng.integers(2)))))
+        for text in ("one", "two")
+        for size in (0, 1, 2, 3, 4, 5)
+        for _ in range(12)
+    ]
+    digests = [overlap.Digests("mcqa", identity) for identity in identities]
+    seen = set()
+    for one, other in itertools.combinations(range(len(identities)), 2):
+        found: Rule | None = None
+        if digests[one].same() == digests[other].same():
+            found = "same"
+        elif digests[one].permuted() == digests[other].permuted():
+            found = "permuted"
+        elif set(digests[one].near()) & set(digests[other].near()):
+            found = "near_copy"
+        assert found == match_questions(identities[one], identities[other]), (identities[one], identities[other])
+        assert found is None or set(digests[one].near()) & set(digests[other].near())
+        seen.add(found)
+    assert seen == {*get_args(Rule), None}
+    assert not set(digests[0].near()) & set(overlap.Digests("math", identities[0]).near())
+
+
+def test_pairs_equal_a_comparison_of_all_with_all(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     names = ["test", "calibration", "source", "pool"]
     rows = {
-        name: dict(zip(rng.permutation(100)[:12].tolist(), rng.integers(8, size=12).tolist(), strict=True))
+        name: {int(row): Identity("what", tuple(rng.choice([*"abcdefgh"], size=3, replace=False))) for row in order}
+        for name, order in ((name, rng.permutation(100)[:12]) for name in names)
+    }
+    every = np.unique(
+        np.concatenate(
+            [
+                overlap._to_keys(overlap.Digests("x", identity).near())["high"]
+                for name in names
+                for identity in rows[name].values()
+            ]
+        )
+    )
+    entries = {
+        name: overlap._find_hits([(row, overlap.Digests("x", identity)) for row, identity in rows[name].items()], every)
         for name in names
     }
-    questions = {name: np.array([[*of], [*of.values()]], dtype=np.int64) for name, of in rows.items()}
-    found = {(pair.kept, pair.other): pair for pair in overlap.find_pairs(questions)}
+    found = {(pair.kept, pair.other): pair for pair in overlap._find_pairs(names, entries)}
     for one, other in itertools.combinations(names, 2):
-        shared = sorted(row for row, question in rows[other].items() if question in rows[one].values())
-        pair = found.pop((one, other))
-        assert pair.row_ids_M.tolist() == shared and pair.example[1] == shared[0]
-        assert rows[one][pair.example[0]] == rows[other][pair.example[1]]
-    assert not found
+        best: dict[int, Rule] = {}
+        for row, identity in rows[other].items():
+            rules = [rule for kept in rows[one].values() if (rule := match_questions(kept, identity)) is not None]
+            if rules:
+                best[row] = min(rules, key=get_args(Rule).index)
+        pair = found[one, other]
+        assert pair.row_ids_M.tolist() == sorted(best)
+        assert pair.rules == {rule: number for rule in get_args(Rule) if (number := [*best.values()].count(rule))}
+        kept, shown = pair.example
+        assert match_questions(rows[one][kept], rows[other][shown]) == next(iter(pair.rules))
 
 
 def test_what_normalisation_keeps_and_what_it_does_not() -> None:
