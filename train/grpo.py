@@ -305,11 +305,6 @@ class Game:
         self._rollouts, self._seed = rollouts, seed
         self._played: list[tuple[RolloutTask, Rollout]] = []
 
-    @property
-    def row_ids(self) -> list[int]:
-        """The rows of the current batch."""
-        return sorted({task.row_id for task, _ in self._played})
-
     def play(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
         """Draw answers (TRL's ``rollout_func``). ``prompts`` are places of the training, each ``group_size`` times."""
         places = [int(place) for place in prompts]
@@ -352,9 +347,7 @@ class Trainer(Guarded, GRPOTrainer):
     ) -> Any:
         """Return the loss of a micro-batch, and keep its inputs at hand for the importance weights."""
         self._inputs = dict(inputs)
-        loss: torch.Tensor = super().compute_loss(model, self._inputs, return_outputs, num_items_in_batch)
-        self.remember(self.game.row_ids, loss)
-        return loss
+        return super().compute_loss(model, self._inputs, return_outputs, num_items_in_batch)
 
     def _get_per_token_logps_and_entropies(
         self,

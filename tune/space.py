@@ -9,7 +9,7 @@ ends included. Only what a kind reads is drawn for it, so two points never diffe
 import difflib
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -162,16 +162,6 @@ class Space:
         """Return the point that a trial of Optuna suggests, with the dimensions that its kind reads."""
         kind = self.kinds[0] if len(self.kinds) == 1 else Dimension(self.kinds).draw(KIND, trial)
         return self.point(kind, {key: self.dimensions[key].draw(key, trial) for key in self._list_dimensions(kind)})
-
-    def grid(self) -> Iterator[Point]:
-        """Yield all points, the values of the last key fastest; raise ``ConfigError`` if a dimension is a range."""
-        for kind in self.kinds:
-            keys = self._list_dimensions(kind)
-            for key in keys:
-                if self.dimensions[key].scale is not None:
-                    raise ConfigError(f"tune.space.{key}: a grid needs a list of values; give one, or search: random")
-            for values in itertools.product(*(self.dimensions[key].ends for key in keys)):
-                yield self.point(kind, dict(zip(keys, values, strict=True)))
 
     def _list_dimensions(self, kind: str) -> list[str]:
         """Return the dimensions that a kind reads."""

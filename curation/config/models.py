@@ -181,9 +181,8 @@ class SftConfig(EpochsConfig):
     model from random ones, or from a small base.
     """
 
-    RESOURCES: ClassVar[set[str]] = {*TrainSection.RESOURCES, *DIVISION, "packing", "check_first_step"}
-    """Includes keys that only divide the rows of a step, whose order does not depend on them (``train.stream``), or
-    that change no weight."""
+    RESOURCES: ClassVar[set[str]] = {*TrainSection.RESOURCES, *DIVISION}
+    """Includes keys that only divide the rows of a step; their order does not depend on them (``train.stream``)."""
 
     PRESETS: ClassVar[Mapping[str, JsonView]] = {
         "paper": {},
@@ -199,16 +198,6 @@ class SftConfig(EpochsConfig):
 
     preset: Literal["paper", "scratch"] = "paper"
     """The preset that gives the values of keys left out."""
-    packing: bool = False
-    """Whether rows of a micro-batch are concatenated instead of padded; attention keeps them apart. It saves the cost
-    of padding where FlashAttention-2 is installed (GPUs, ``compute_dtype: bfloat16``); elsewhere attention masks all
-    pairs of tokens of a micro-batch."""
-    check_first_step: bool = True
-    """Whether to stop at the first step if the base does not write the tokenizer's end token (log-probability below
-    -20) or its loss exceeds a uniform draw's: usually, tokenizer and weights are of different models."""
-    weight_by_trust: bool = False
-    """Whether each row's loss is multiplied by its trust over the mean trust of the rows trained on. Arms whose trust
-    is a draw train unweighted."""
 
 
 class DpoConfig(EpochsConfig):

@@ -318,12 +318,9 @@ class TeacherConfig(AskConfig):
 
     @field_validator("adapt")
     @classmethod
-    def _unweighted(cls, value: SftConfig | None) -> SftConfig | None:
-        if value is not None and (value.method != "sft" or value.weight_by_trust):
-            raise ValueError(
-                "a teacher's format is taught by sft, and weight_by_trust: true needs rows with a trust; gold labels "
-                "have none; remove it"
-            )
+    def _by_sft(cls, value: SftConfig | None) -> SftConfig | None:
+        if value is not None and value.method != "sft":
+            raise ValueError("a teacher's format is taught by sft; leave method out")
         return value
 
     @property

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from curation import arms
-from curation.config import AskConfig, DomainConfig, RunConfig, SftConfig, StudentConfig
+from curation.config import AskConfig, DomainConfig, RunConfig, StudentConfig
 from curation.config.evaluation import MAIN
 from curation.config.models import LmStudentConfig
 from curation.domains import get_domain, get_preference_function
@@ -127,8 +127,6 @@ def describe_students(
     models, training = {}, {}
     for arm in of:
         recipe: StudentConfig = config.student
-        if isinstance(recipe, SftConfig) and isinstance(arms.TRUST[arms.ARMS[arm].trust], arms.Draw):
-            recipe = recipe.without({"weight_by_trust"})
         if isinstance(recipe, LmStudentConfig):  # the type for computation is filled in
             recipe = resolve_compute_dtype(recipe, find_checkpoint(base))
         stage = TrainStudent(

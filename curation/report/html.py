@@ -11,7 +11,6 @@ import yaml
 from jinja2 import ChoiceLoader, PackageLoader, Template
 from markupsafe import Markup
 
-from curation.config.trust import LARGER_IS_BETTER
 from curation.escaping import escape_text
 from curation.features import features
 from curation.json_types import Json, JsonView
@@ -146,11 +145,10 @@ def collect_search(found: JsonView, tune: JsonView, **facts: Any) -> Json:
 
     ``facts`` are ``name``, ``seed``, ``config_path``, ``command``, ``versions``, and ``seconds`` by stage.
     """
-    directory, metric = to_place(found["directory"]), found["metric"]
+    directory = to_place(found["directory"])
     trials, finals = (_read_fits(directory / folder) for folder in ("trials", "finals"))
-    sign = -1 if LARGER_IS_BETTER[metric] else 1
     done = [trial for trial in trials if trial["outcome"] is not None]
-    ranked = sorted(done, key=lambda trial: (sign * trial["outcome"]["value"], trial["number"]))
+    ranked = sorted(done, key=lambda trial: (-trial["outcome"]["value"], trial["number"]))
     board = [*ranked, *(trial for trial in trials if trial["outcome"] is None)]
     values = [None if trial["outcome"] is None else trial["outcome"]["value"] for trial in finals]
     num, names = tune["folds"] * tune["seeds"], ["default", *map(str, found["finalists"])]
@@ -159,13 +157,13 @@ def collect_search(found: JsonView, tune: JsonView, **facts: Any) -> Json:
         **facts,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "tune": dict(tune),
-        **{name: found[name] for name in ("metric", "num_rows", "choice", "kind", "best", "fit")},
+        **{name: found[name] for name in ("num_rows", "choice", "kind", "best", "fit")},
         "trials": board,
         "dimensions": [key for key in keys if len({json.dumps(trial["drawn"].get(key)) for trial in ranked}) > 1],
         "finals": {name: values[k * num : (k + 1) * num] for k, name in enumerate(names)},
         "best_path": str(directory / "best.yaml"),
         "fit_seconds": sum(trial["outcome"]["seconds"] for trial in [*ranked, *finals] if trial["outcome"] is not None),
-        "lines": [*_format_board(board[:NUM_TOLD], metric), *say("choice", found["choice"], metric)],
+        "lines": [*_format_board(board[:NUM_TOLD]), *say("choice", found["choice"])],
     }
 
 
@@ -175,9 +173,9 @@ def _read_fits(directory: Place) -> list[Json]:
     return [json.loads(path.read_text()) for path in paths]
 
 
-def _format_board(trials: list[Json], metric: str) -> list[str]:
+def _format_board(trials: list[Json]) -> list[str]:
     """Return a leaderboard as lines of text."""
-    lines = [f"{'trial':>6}  {metric:>9}  {'seconds':>7}  settings"]
+    lines = [f"{'trial':>6}  {'AUC':>9}  {'seconds':>7}  settings"]
     for trial in trials:
         value, seconds = "failed", ""
         if (outcome := trial["outcome"]) is not None:
@@ -188,27 +186,26 @@ def _format_board(trials: list[Json], metric: str) -> list[str]:
 
 def write_search(search: JsonView, directory: Place) -> tuple[Place, Place]:
     """Write ``search.html`` and ``search.json`` to a directory, each atomically; return their paths."""
-    course = draw_course("search-course", search["trials"], search["metric"])
-    finals = draw_finals("search-finals", search["choice"], search["metric"])
+    course = draw_course("search-course", search["trials"])
+    finals = draw_finals("search-finals", search["choice"])
     figures = {"course": Markup(course), "finals": Markup(finals)}
     return write_page(f"{_HERE}:search.html.j2", "search", search, directory, figures=figures)
 
 
 @as_chart("trial", "")
-def draw_course(axes: "Axes", trials: list[JsonView], metric: str) -> None:
-    """Draw the metric of every trial by the trial's number, and the best value so far."""
+def draw_course(axes: "Axes", trials: list[JsonView]) -> None:
+    """Draw the AUC of every trial by the trial's number, and the best value so far."""
     done = [trial for trial in trials if trial["outcome"] is not None]
     by_number = sorted(done, key=lambda trial: trial["number"])
-    better = max if done[0]["outcome"]["value"] >= by_number[0]["outcome"]["value"] else min
     numbers = [trial["number"] for trial in by_number]
     values = [trial["outcome"]["value"] for trial in by_number]
     axes.plot(numbers, values, "o", color=_LIGHT, markersize=3.5, label="trial")
-    axes.step(numbers, list(accumulate(values, better)), where="post", color=_BLUE, label="best until then")
-    axes.set_ylabel(f"{metric} on the held-out fold")
+    axes.step(numbers, list(accumulate(values, max)), where="post", color=_BLUE, label="best until then")
+    axes.set_ylabel("AUC on the held-out fold")
 
 
 @as_chart("", "")
-def draw_finals(axes: "Axes", choice: JsonView, metric: str) -> None:
+def draw_finals(axes: "Axes", choice: JsonView) -> None:
     """Draw each finalist's difference to the default, with intervals that hold for all finalists at once."""
     differences = list(choice["differences"].items())[::-1]
     for place, (name, found) in enumerate(differences):
@@ -217,4 +214,4 @@ def draw_finals(axes: "Axes", choice: JsonView, metric: str) -> None:
         axes.errorbar([found["value"]], [place], xerr=bars, fmt="o", color=colour, capsize=3)
     axes.axvline(0, color=_ORANGE, linewidth=1.0, linestyle=(0, (4, 2)), label="the default")
     axes.set_yticks(range(len(differences)), [f"trial {name}" for name, _ in differences])
-    axes.set(ylim=(-0.6, len(differences) - 0.4), xlabel=f"better than the default by ({metric})")
+    axes.set(ylim=(-0.6, len(differences) - 0.4), xlabel="better than the default by (AUC)")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from curation import models
-from curation.config import DomainConfig, InitConfig, SftConfig, StudentConfig, TrainSection
+from curation.config import DomainConfig, InitConfig, StudentConfig, TrainSection
 from curation.domains import Example, attempt, get_domain
 from curation.escaping import escape_text
 from curation.json_types import Json
@@ -194,12 +194,6 @@ class TrainStudent(Training):
     """The selected rows, which the digest stands for."""
     examples: InEach[TableRef] = setting()
     """The pool as ``examples``, for a method that reads it; ``digest`` covers the ids of its rows."""
-
-    @property
-    def inputs(self) -> Json:
-        """Inputs of the stage, with the rows if the recipe weights them by trust, which ``digest`` does not cover."""
-        by_trust = isinstance(self.recipe, SftConfig) and self.recipe.weight_by_trust
-        return {**super().inputs, **({"rows": self.rows} if by_trust else {})}
 
     def run(self, task: Task) -> Done:
         """Train the student."""

@@ -227,10 +227,10 @@ def test_checkpoints_come_by_time_too_and_one_is_kept(case: Case, monkeypatch: p
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_names_its_rows_and_keeps_the_checkpoint(
+def test_a_loss_that_is_not_finite_keeps_the_checkpoint(
     case: Case, monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:
-    with pytest.raises(TrainingError, match="step 8: the loss is not finite"):
+    with pytest.raises(TrainingError, match="step 8: the loss or a gradient is not finite"):
         case.dies("broken", 14, monkeypatch, result=value)
     assert case.checkpoints("broken") == ["checkpoint-6"]
     state = json.loads((case.directory / "broken.partial/checkpoints/checkpoint-6/trainer_state.json").read_text())
@@ -241,7 +241,7 @@ def test_a_loss_that_is_not_finite_names_its_rows_and_keeps_the_checkpoint(
 def test_ray_does_not_try_again_where_every_try_would_fail(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     config = RECIPE.model_copy(update={"learning_rate": 1e38, "max_grad_norm": 1e38})
     start = time.monotonic()
-    with pytest.raises(TrainingError, match=r"student x: step \d: the (loss is|gradients are) not finite .* rows 10"):
+    with pytest.raises(TrainingError, match=r"student x: step \d: the loss or a gradient is not finite"):
         train_sft(case.base, case.rows, config, seed=1, output=case.directory / "student", name="x")
     assert time.monotonic() - start < 120 and not (case.directory / "student.failure").exists()
 

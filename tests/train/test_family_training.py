@@ -41,7 +41,6 @@ def plain(path: str) -> torch.nn.Module:
 def batch_of(rows: Sequence[TrainingRow], pad: int) -> dict[str, Any]:
     """A batch of training, without what is for the trainer alone."""
     batch = collate([{**row, "row_id": number} for number, row in enumerate(rows)], pad)
-    del batch["row_ids"]
     return batch
 
 

@@ -362,9 +362,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_rows_and_keeps_the_checkpoint(
     config = SMALL.model_copy(update={"epochs": 10, "global_batch_size": 2, "micro_batch_size": 8})
     with monkeypatch.context() as patch:
         patch.setattr(grpo.GRPOTrainer, "compute_loss", broken)
-        with pytest.raises(
-            TrainingError, match=r"step 6: the loss is not finite \(norm nan\) on rows 10\d, 10\d; look"
-        ):
+        with pytest.raises(TrainingError, match=r"step 6: the loss or a gradient is not finite \(norm nan\); lower"):
             trained(base, tmp_path / "out", config)
     checkpoints = list((tmp_path / "out.partial" / "checkpoints").glob("checkpoint-*"))
     assert len(checkpoints) == 1

@@ -435,8 +435,8 @@ def test_the_sft_preset_is_the_papers_table():
     assert sft.lora is not None and (sft.lora.rank, sft.lora.alpha, sft.lora.dropout) == (16, 32, 0.0)
     assert [sft.num_epochs(rows) for rows in (1, 1_999, 2_000, 50_000)] == [3, 3, 1, 1]
     assert SftConfig(epochs=2).num_epochs(50_000) == 2
-    with pytest.raises(ValidationError, match="weight_by_trust: true needs rows with a trust; gold labels have none"):
-        TeacherConfig(adapt={"weight_by_trust": True})
+    with pytest.raises(ValidationError, match="a teacher's format is taught by sft; leave method out"):
+        TeacherConfig(adapt={"method": "dpo"})
 
 
 def test_named_keys_win_over_presets():
