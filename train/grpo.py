@@ -9,7 +9,7 @@ reward is 1 if the label of an answer is the row's selected label.
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,11 +56,14 @@ log = get_logger(__name__)
 
 CHECKPOINT_SHARE = 0.1
 """The share of the steps between two checkpoints; a killed worker loses at most this much."""
-NUM_POINTS = 200
-"""Maximum number of points of a recorded curve; with more steps, blocks of steps are averaged."""
-_REWARDS = ("reward", "right", "parsed", "mixed_groups", "kl", "entropy", "length", "truncated")
-_STEPS = ("grad_norm", "gap", "learning_rate", "reward_errors")
-CURVES = {name: name for name in (*_REWARDS, *_STEPS)} | {"length": "completions/mean_length"}
+LOGGING_SHARE = 0.005
+"""The share of the steps between two points of a recorded curve, which are means over the steps between."""
+CURVES = {
+    **{name: name for name in ("step", "reward", "right", "parsed", "kl", "entropy", "truncated")},
+    **{name: name for name in ("grad_norm", "gap", "learning_rate", "reward_errors")},
+    "equal_groups": "frac_reward_zero_std",
+    "length": "completions/mean_length",
+}
 """The measure of TRL or :class:`Game` for each curve of the record, by the curve's name."""
 MAX_WEIGHT = 2.0
 """Maximum importance weight of a token: its probability under the trained model over that of its draw."""
@@ -141,7 +144,7 @@ def reinforce(
         train_dataset=Dataset.from_dict({"prompt": [str(place) for place in range(len(order))]}),
         processing_class=tokenizer,
         rollout_func=game.play,
-        peft_config=None if config.lora is None else make_adapter_config(model, config.lora),
+        peft_config=None if config.lora is None else make_adapter_config(config.lora),
         callbacks=[Progress(len(order), progress), Checkpointing(unfinished, kept)],
     )
     trainer.game = game
@@ -156,8 +159,7 @@ def reinforce(
         num_epochs=config.epochs,
         losses=[entry["loss"] for entry in history],
         seconds=time.monotonic() - start,
-        curves=compute_curves(history),
-        stopped=find_dead_end(history, config),
+        curves={name: [entry.get(key) for entry in history] for name, key in CURVES.items() if key in history[0]},
         dropped=sorted({example["row_id"] for example in questions.examples} - {task.row_id for task in tasks}),
     )
     trainer.finish(unfinished, tokenizer, base, config.lora, record)
@@ -197,8 +199,8 @@ def _make_arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed:
         importance_sampling_level="token",
         beta=config.kl,
         use_bias_correction_kl=False,
-        epsilon=config.clip,
-        epsilon_high=config.clip,
+        epsilon=0.2,  # without effect, as each batch gives one step
+        epsilon_high=0.2,
         entropy_coef=config.entropy,
         top_entropy_quantile=1.0,
         mask_truncated_completions=False,
@@ -225,7 +227,7 @@ def _make_arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed:
         trust_remote_code=base.code is not None,
         # what is kept and told
         save_steps=CHECKPOINT_SHARE,
-        logging_steps=1,
+        logging_steps=LOGGING_SHARE,
         log_completions=False,
     )
 
@@ -261,31 +263,6 @@ def _make_rollouts(
         dtype=config.compute_dtype,
         longest_prompt=max(len(task.prompt) for task in tasks),
     )
-
-
-def find_dead_end(history: Sequence[Mapping[str, float]], config: GrpoConfig) -> str | None:
-    """Return why the training ends early, or ``None`` if any of the last ``patience`` steps taught something."""
-    last = history[-config.patience :]
-    if len(last) < config.patience or any(entry["mixed_groups"] > 0 for entry in last):
-        return None
-    low, high = min(entry["reward"] for entry in last), max(entry["reward"] for entry in last)
-    always = f"was always {low:.3g}" if low == high else f"was {low:.3g} to {high:.3g}, but equal within each group,"
-    return (
-        f"the reward {always} in the last {config.patience} steps (student.patience), so nothing was learnt: no group "
-        "of answers had both outcomes; give a base that is right now and then, a larger group_size or other rows"
-    )
-
-
-def compute_curves(history: Sequence[Mapping[str, float]]) -> dict[str, list[float | None]]:
-    """Return the measures of each step, or the means of equal blocks of steps if there are more than ``NUM_POINTS``."""
-    size = max(1, -(-len(history) // NUM_POINTS))
-    blocks = [history[start : start + size] for start in range(0, len(history), size)]
-    found: dict[str, list[float | None]] = {"step": [float(block[-1]["step"]) for block in blocks]}
-    for name, key in CURVES.items():
-        values = [[entry[key] for entry in block if entry.get(key) is not None] for block in blocks]
-        if any(values):
-            found[name] = [float(np.mean(of_block)) if of_block else None for of_block in values]
-    return found
 
 
 class Game:
@@ -366,12 +343,3 @@ class Trainer(Guarded, GRPOTrainer):
             gap = difference_BT.abs().sum() / mask_BT.sum()
             self._metrics["train"]["gap"].append(self.accelerator.gather(gap).mean().item())
         return found
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log a step as TRL does, with the share of groups that have both outcomes; stop if rewards teach nothing."""
-        flat = self._metrics["train"].pop("frac_reward_zero_std", None)
-        if flat:
-            logs["mixed_groups"] = 1 - sum(flat) / len(flat)
-        super().log(logs, start_time)
-        if find_dead_end([entry for entry in self.state.log_history if "reward" in entry], self.game.config):
-            self.control.should_training_stop = True

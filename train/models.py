@@ -4,10 +4,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
 from curation.config import LmStudentConfig, LoraConfig
-from curation.errors import ConfigError
 from curation.models import load_model, resolve
 from curation.models.loading import make_saved_ref
 from curation.refs import ModelRef
@@ -37,8 +34,6 @@ class TrainingRecord:
     seconds: float
     curves: dict[str, list[float | None]] = field(default_factory=dict)
     """Further measures by name, with ``step``: one value per logging interval, ``None`` if not measured."""
-    stopped: str | None = None
-    """The reason why the training ended before its last step, if it did."""
     dropped: list[int] = field(default_factory=list)
     """The ids of the rows that were dropped, ascending."""
 
@@ -71,38 +66,24 @@ def load_base(base: ModelRef, config: LmStudentConfig) -> "PreTrainedModel":
 
 
 def make_trainable(model: "PreTrainedModel", lora: LoraConfig | None) -> Any:
-    """Return the model to train: unchanged, or with a new adapter of :func:`make_adapter_config`, whose errors pass."""
+    """Return the model to train: unchanged, or with a new adapter of :func:`make_adapter_config`."""
     model.config.use_cache = False  # also avoids a warning of transformers under gradient checkpointing
     if lora is None:
         return model
     from peft import get_peft_model
 
-    return get_peft_model(model, make_adapter_config(model, lora))
+    return get_peft_model(model, make_adapter_config(lora))
 
 
-def make_adapter_config(model: "PreTrainedModel", lora: LoraConfig) -> "peft.LoraConfig":
-    """Return an adapter on the modules that ``lora`` names, by default all linear layers but the output embedding.
-
-    Raises:
-        ConfigError: the model has no module of a given name that can have an adapter.
-    """
+def make_adapter_config(lora: LoraConfig) -> "peft.LoraConfig":
+    """Return an adapter on all linear layers but the output embedding."""
     import peft
 
-    if lora.targets != "all-linear":
-        kinds = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d)
-        known = [name for name, module in model.named_modules() if isinstance(module, kinds)]
-        unknown = [name for name in lora.targets if not any(f".{each}".endswith(f".{name}") for each in known)]
-        if unknown:
-            raise ConfigError(
-                f"lora.targets: the model {model.config.name_or_path!r} has no module "
-                f"{', '.join(map(repr, unknown))} for an adapter; known: "
-                f"{', '.join(sorted({name.rpartition('.')[2] for name in known}))}, or all-linear"
-            )
     return peft.LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
-        target_modules=lora.targets,
+        target_modules="all-linear",
         task_type="CAUSAL_LM",
     )
 

@@ -143,7 +143,7 @@ class RowTrainer(Guarded):
 
         Raises:
             SourceError: there are no rows, or none within ``max_length``.
-            ConfigError: the batch sizes do not divide, or the base lacks an adapter's module.
+            ConfigError: the batch sizes do not divide.
             ModelError: the base does not load.
             TrainingError: a loss is not finite, or the disk is full at a checkpoint.
         """

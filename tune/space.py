@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
-from curation.arms import PAPER_TRUST, TRUST, Fitted, find_fitted
+from curation.arms import PAPER_TRUST, TRUST, Fitted, check_fit_options, find_fitted
 from curation.config import TrustConfig
 from curation.config.trust import ROW_KEYS, find_read_keys, refuse_pca
 from curation.errors import ConfigError
 from curation.json_types import Json, JsonView
-from curation.registry import check_options, load_code
 from curation.tables.schemas import describe_mend, get_input_column, is_number
 from curation.trust.parts import read_by
 
@@ -208,11 +207,7 @@ class Space:
         where = f"tune.space.{key}"
         if kind not in self.kinds or not name:
             raise ConfigError(f"{where}: give options.KIND.NAME with a kind that is searched ({', '.join(self.kinds)})")
-        fitted, option = find_fitted([kind])[kind], {name: dimension.ends[0]}
-        if fitted.fit is None:
-            check_options(where, load_code(fitted.made_by).fitted, None, None, self.base, None, **option)
-        else:
-            check_options(where, load_code(fitted.fit), None, self.base, seed=0, origin={}, note=None, **option)
+        check_fit_options(where, kind, self.base, {name: dimension.ends[0]})
 
 
 def expand_preset(raw: JsonView) -> Json:

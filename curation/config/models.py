@@ -2,8 +2,8 @@
 
 The paper has no DPO (Rafailov et al. 2023, arXiv 2305.18290); ``beta`` and the single epoch are TRL's defaults, the
 learning rate is ours, for an adapter. GRPO is that of its App. "Training Details", table of GRPO hyperparameters, which
-leaves open, and we chose: group size 8, all weights rather than an adapter, rollouts at temperature 1, clip range 0.2,
-the k3 estimate of KL, the mean loss over all tokens of a batch, a constant learning rate without warm-up.
+leaves open, and we chose: group size 8, all weights rather than an adapter, rollouts at temperature 1, the k3 estimate
+of KL, the mean loss over all tokens of a batch, a constant learning rate without warm-up.
 """
 
 from collections.abc import Iterator, Mapping
@@ -78,7 +78,7 @@ class ModelConfig(Section):
 
 
 class LoraConfig(Section):
-    """LoRA, on all linear layers unless set (paper, table of SFT hyperparameters)."""
+    """LoRA on all linear layers but the output embedding (paper, table of SFT hyperparameters)."""
 
     rank: PositiveInt = 16
     """Rank of the added matrices."""
@@ -86,9 +86,6 @@ class LoraConfig(Section):
     """Scale of the adapter: ``alpha`` / ``rank``."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout rate of an adapter's inputs during training."""
-    targets: Literal["all-linear"] | Annotated[list[str], Field(min_length=1)] = "all-linear"
-    """Names of the modules that get an adapter, e.g. ``[q_proj, v_proj]``; all linear layers but the output embedding
-    unless set."""
 
 
 class StudentConfig(TrainSection):
@@ -257,8 +254,6 @@ class RolloutsConfig(Section):
     """Maximum length of an answer, in tokens; longer answers are cut."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
     """Sampling temperature of the rollouts."""
-    stop: tuple[str, ...] = ()
-    """Strings that end an answer, besides the tokenizer's end token; they are cut from the graded text."""
     gpu_memory: Share = 0.3
     """The share of the GPU's memory that vLLM takes for its weights and cache."""
     tensor_parallel: PositiveInt = 1
@@ -308,14 +303,10 @@ class GrpoConfig(LmStudentConfig):
     lora: LoraConfig | None = None
     kl: NotNegative = 0.001
     """Weight in the loss of the KL divergence from the base, estimated by k3 (Schulman 2020)."""
-    clip: Share = 0.2
-    """Clip range of the ratio of new to old probabilities; without effect if each batch gives one step."""
     entropy: NotNegative = 0.0
     """Weight of the mean entropy in the loss, which rewards entropy."""
     format_reward: NotNegative = 0.0
     """Amount added to the reward of an answer from which a label can be read, right or wrong."""
-    patience: PositiveInt = 50
-    """Steps in a row after which training ends if all answers of each group had equal rewards: nothing is learnt."""
 
     def _iter_problems(self) -> Iterator[str]:
         yield from super()._iter_problems()

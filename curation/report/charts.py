@@ -31,7 +31,7 @@ MEASURES = {
     "loss": "loss",
     "reward": "mean reward",
     "right": "share of right answers",
-    "mixed_groups": "share of groups with both outcomes",
+    "equal_groups": "share of groups of equal rewards",
     "kl": "KL from the base (k3)",
     "entropy": "entropy, nats a token",
     "length": "tokens of an answer",

@@ -6,14 +6,13 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from curation.arms import TRUST, Fitted, find_fitted
+from curation.arms import check_fit_options, find_fitted
 from curation.config import DomainConfig, RunConfig, TrustConfig, TuneConfig
 from curation.config.states import is_of_prompt
 from curation.domains import get_domain
 from curation.errors import DegenerateSourceError
 from curation.json_types import Json
 from curation.refs import TableRef, TrustRef
-from curation.registry import check_options, load_code
 from curation.rundir.graph import Done, In, Inputs, Stage, Table, setting
 from curation.rundir.hosts import Host
 from curation.rundir.run import Task
@@ -22,7 +21,6 @@ from curation.storage.paths import write_atomically
 from curation.tables import io
 from curation.tables.schemas import TOKEN_LOGPROBS
 from curation.trust import saved
-from train.recipe import parse_recipe
 from tune.space import Space
 
 BEST = "best.yaml"
@@ -110,13 +108,8 @@ def find_closed_classes(domain: DomainConfig, states: Sequence[str], examples: T
 
 def check_settings(config: TrustConfig) -> None:
     """Raise ``ConfigError`` for a setting of ``trust.options`` that a trust function does not take."""
-    for name, options in config.options.items():
-        fitted = TRUST[name]
-        if name == "stacked":
-            parse_recipe(options)
-        elif options and isinstance(fitted, Fitted) and fitted.fit is None:
-            takes = load_code(fitted.made_by).fitted
-            check_options(f"trust.options.{name}", takes, None, None, config, None, **options)
+    for name in find_fitted(config.options):
+        check_fit_options(f"trust.options.{name}", name, config, config.options[name])
 
 
 class Search(Stage):

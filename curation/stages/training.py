@@ -100,8 +100,6 @@ class Training(Stage):
         record = asdict(result.record)
         too_long = f"max_length: prompt and answer have more than {self.recipe.max_length} tokens"
         without = {**left_out, **dict.fromkeys(record.pop("dropped"), too_long)}
-        if result.record.stopped:
-            task.say(f"ended early: {result.record.stopped}")
         num_given = io.count(rows)
         table = list_left_out(task, without, num_given=num_given + len(left_out)) if without else None
         return Done(outputs=Training.Made(model=result.model, training=record, left_out=table), rows=num_given)

@@ -190,7 +190,7 @@ def test_sharded_workers_train_the_same_student_and_resume_from_sharded_checkpoi
     assert_close(case.weights("sharded"), case.weights("two"))
 
 
-LORA: dict[str, Any] = {"lora": {"rank": 4, "targets": ["q_proj", "down_proj"]}, "gradient_checkpointing": True}
+LORA: dict[str, Any] = {"lora": {"rank": 4}, "gradient_checkpointing": True}
 
 
 @pytest.mark.slow
@@ -199,7 +199,7 @@ def test_sharded_adapters_equal_whole_ones(case: Case) -> None:
     whole, sharded = (
         load_file(case.directory / name / "adapter_model.safetensors") for name in ("adapter", "sharded-adapter")
     )
-    assert {name.split(".")[-3] for name in whole} == {"q_proj", "down_proj"} and len(whole) == 8
+    assert len({name.split(".")[-3] for name in whole}) == 7 and len(whole) == 28
     assert max(weight.abs().max().item() for name, weight in whole.items() if "lora_B" in name) > 1e-3
     assert_close(whole, sharded)
     np.testing.assert_allclose(
