@@ -28,7 +28,6 @@ from curation.escaping import get_logger
 from curation.json_types import JsonView
 from curation.models import check_tokens, fetch_model, load_tokenizer
 from curation.models.dtypes import resolve_compute_dtype
-from curation.models.loading import make_saved_ref
 from curation.models.own_code import get_hub_revision
 from curation.refs import ModelRef, TableRef
 from curation.tables import io
@@ -132,7 +131,7 @@ def reinforce(
     learnt = [(task.row_id, task.label) for task in tasks]
     recipe = config.without(config.RESOURCES).model_dump(mode="json")
     unfinished = Partial.open(output, [base.to_json(), recipe, seed, learnt, bool(args.fsdp)], kept, args)
-    model = _prepare_policy(base, config, unfinished.folder)
+    model = make_trainable(load_base(fetch_model(base), config), None)  # TRL adds an adapter itself
     check_tokens(base, tokenizer, model)
     rollouts = _make_rollouts(tokenizer, model, base, config, tasks)
     set_seed(seed)  # an engine sets it, too
@@ -162,7 +161,7 @@ def reinforce(
         curves={name: [entry.get(key) for entry in history] for name, key in CURVES.items() if key in history[0]},
         dropped=sorted({example["row_id"] for example in questions.examples} - {task.row_id for task in tasks}),
     )
-    trainer.finish(unfinished, tokenizer, base, config.lora, record)
+    trainer.finish(unfinished, tokenizer, config.lora, record)
     return record
 
 
@@ -232,21 +231,6 @@ def _make_arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed:
     )
 
 
-def _prepare_policy(base: ModelRef, config: GrpoConfig, folder: Path) -> Any:
-    """Return the model without adapters for TRL, which adds any new one itself so that checkpoints load.
-
-    TRL loads the KL reference from the path of the model's files, so a merged base is written to a file first.
-    """
-    if base.adapter is not None:
-        merged = folder / "base"
-        if int(os.environ.get("LOCAL_RANK", "0")) == 0 and not (merged / "config.json").is_file():
-            load_base(base, config).save_pretrained(merged)
-        if torch.distributed.is_initialized():
-            torch.distributed.barrier()
-        base = make_saved_ref(base, merged)
-    return make_trainable(load_base(fetch_model(base), config), None)
-
-
 def _make_rollouts(
     tokenizer: Any, model: Any, base: ModelRef, config: GrpoConfig, tasks: Sequence[RolloutTask]
 ) -> Rollouts:
@@ -254,12 +238,11 @@ def _make_rollouts(
     ends = sorted({tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])} - {None})
     if not is_vllm_backend(config, type(model).__name__):
         return TransformersRollouts(tokenizer, config.rollouts, ends)
-    path = model.config.name_or_path  # of the files of the base here, or of the merged ones
     return VllmRollouts(
         tokenizer,
         config,
         ends,
-        model=make_saved_ref(base, Path(path)) if base.adapter else replace(base, base=path),
+        model=replace(base, base=model.config.name_or_path),  # its files here
         dtype=config.compute_dtype,
         longest_prompt=max(len(task.prompt) for task in tasks),
     )

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from curation.config import LmStudentConfig, LoraConfig
+from curation.config.models import ADAPTER_MEND
+from curation.errors import ConfigError
 from curation.models import load_model, resolve
 from curation.models.loading import make_saved_ref
 from curation.refs import ModelRef
@@ -52,17 +54,16 @@ def count_warm_up_steps(wanted: int, num_steps: int) -> int:
 
 
 def load_base(base: ModelRef, config: LmStudentConfig) -> "PreTrainedModel":
-    """Return the base of a training on the CPU, with its own adapter, if any, merged into it.
+    """Return the base of a training on the CPU; raise ``ConfigError`` if it has an adapter.
 
     With a new adapter none of its weights are trained, so they are stored in the compute type of the training: autocast
     would otherwise cast every float32 weight at each use, and each weight would take 4 bytes. Weights that are trained
     are always float32: bfloat16 has 8 bits, and an update of AdamW below 1/256 of a weight would be rounded away (mixed
     precision with master weights; Micikevicius et al. 2018, arXiv 1710.03740).
     """
-    model = load_model(base, dtype="float32" if config.lora is None else config.compute_dtype)
-    if base.adapter is not None and config.lora is None:
-        model.requires_grad_()  # peft froze the weights into which it merged the adapter
-    return model
+    if base.adapter is not None:
+        raise ConfigError(f"{base.base}: {ADAPTER_MEND}")
+    return load_model(base, dtype="float32" if config.lora is None else config.compute_dtype)
 
 
 def make_trainable(model: "PreTrainedModel", lora: LoraConfig | None) -> Any:
@@ -92,8 +93,6 @@ def read_saved(base: ModelRef, lora: LoraConfig | None, output: Place) -> Traini
     """Return the model that :meth:`train.trainer.Guarded.finish` saved to ``output``, and its record."""
     if lora is None:
         model = resolve(str(output), code=make_saved_ref(base, output).code)
-    elif base.adapter is None:
-        model = replace(base, adapter=str(output))
     else:
-        model = resolve(str(output / "base"), adapter=str(output), code=make_saved_ref(base, output / "base").code)
+        model = replace(base, adapter=str(output))
     return TrainingResult(model=model, record=TrainingRecord(**json.loads((output / TRAINING).read_text())))

@@ -138,14 +138,14 @@ class RowTrainer(Guarded):
 
         Under ``torch.distributed`` every worker calls this with the same arguments, and the first one saves. After a
         kill, a call with the same arguments resumes from the last checkpoint in ``<output>.partial``, with any number
-        of workers; if the workers do not share that folder, ``kept`` stores it elsewhere too. An adapter of ``base`` is
-        merged first. ``progress`` receives rows done and rows in all, over all epochs, and words on the loss.
+        of workers; if the workers do not share that folder, ``kept`` stores it elsewhere too. ``progress`` receives
+        rows done and rows in all, over all epochs, and words on the loss.
 
         Raises:
             SourceError: there are no rows, or none within ``max_length``.
-            ConfigError: the batch sizes do not divide.
+            ConfigError: the batch sizes do not divide, or the base has an adapter.
             ModelError: the base does not load.
-            TrainingError: a loss is not finite, or the disk is full at a checkpoint.
+            TrainingError: a loss is not finite.
         """
         start, config = time.monotonic(), resolve_compute_dtype(config, base)
         set_seed(seed)
@@ -184,7 +184,7 @@ class RowTrainer(Guarded):
             seconds=time.monotonic() - start,
             dropped=rows.dropped_M.tolist(),
         )
-        trainer.finish(unfinished, tokenizer, base, config.lora, record)
+        trainer.finish(unfinished, tokenizer, config.lora, record)
         return record
 
 

@@ -2,11 +2,10 @@
 
 A killed worker is replaced and resumes from the last checkpoint beside ``output``. On several nodes ``output`` is a
 directory that all of them share, or in an object store; with an object store, workers train in local directories.
-``transformers.Trainer`` stops here at a non-finite loss or gradient, and at a full disk.
+``transformers.Trainer`` stops here at a non-finite loss or gradient.
 """
 
 import contextlib
-import errno
 import json
 import pickle
 import shutil
@@ -30,22 +29,16 @@ from transformers import PrinterCallback, Trainer
 from curation.config import LmStudentConfig, LoraConfig
 from curation.errors import ConfigError, SourceError, TrainingError
 from curation.json_types import Json
-from curation.models import load_model
 from curation.refs import ModelRef, TableRef
 from curation.storage.cache import scratch, staged
 from curation.storage.paths import Place, Remote, to_place
 from curation.telemetry.standing import Update
 from train.callbacks import Partial, StoredCheckpoints
-from train.launch import FINAL, Notes, count_workers, gather_values, launch, require_claim
+from train.launch import FINAL, Notes, count_workers, launch, require_claim
 from train.models import TRAINING, TrainingRecord, TrainingResult, read_saved
 
 READ_ONCE = {"ACCELERATE_USE_FSDP": "true", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}
 """Environment variables that make ``transformers`` read a model's weights only in the first worker."""
-
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-"""Errors of a file system that trying again does not mend."""
-HIDDEN = ("PytorchStreamWriter failed", "inline_container.cc", *(f"(os error {number})" for number in FULL))
-"""Words of torch's and safetensors' writers, which hide these errors in their own."""
 
 Learn = Callable[..., TrainingRecord]
 """A training method, called in each worker as ``learn(base, rows, config, seed=, output=, progress=, kept=, **read)``.
@@ -188,7 +181,7 @@ def shift_warm_up(scheduler: Any, warm_up: int) -> Any:
 
 
 class Guarded(Trainer):
-    """A trainer, or a mixin before one, that stops at non-finite values and full disks, and shards on CPUs.
+    """A trainer, or a mixin before one, that stops at non-finite values, and shards on CPUs.
 
     All workers stop together.
     """
@@ -223,13 +216,10 @@ class Guarded(Trainer):
                 f"{unfinished.folder} and give the same command: the training begins anew"
             ) from error
 
-    def finish(
-        self, unfinished: Partial, tokenizer: Any, base: ModelRef, lora: LoraConfig | None, record: TrainingRecord
-    ) -> None:
+    def finish(self, unfinished: Partial, tokenizer: Any, lora: LoraConfig | None, record: TrainingRecord) -> None:
         """Save an adapter, or a full model with its tokenizer, and the record of its training in the result's place.
 
-        An adapter that was trained on a base with an adapter gets the merged base beside it, in ``base``, in the type
-        that it was trained on, and refers to it by its final place. All workers gather a sharded model's weights.
+        All workers gather a sharded model's weights.
         """
         gathered: dict[str, torch.Tensor] = {}
         model: Any = self.model
@@ -246,14 +236,8 @@ class Guarded(Trainer):
                 trained.save_pretrained(path, state_dict=weights)
                 tokenizer.save_pretrained(path)
             else:
-                if base.adapter is not None:  # not what was merged into it
-                    trained.peft_config["default"].base_model_name_or_path = str(unfinished.output / "base")
                 # Without save_embedding_layers peft asks the hub whether they were changed.
                 trained.save_pretrained(path, state_dict=weights, save_embedding_layers=False)
-            if lora is not None and base.adapter is not None:
-                dtype = str(trained.get_input_embeddings().weight.dtype).removeprefix("torch.")
-                load_model(base, dtype=dtype).save_pretrained(path / "base")
-                tokenizer.save_pretrained(path / "base")
             (path / TRAINING).write_text(json.dumps(asdict(record)))
 
         if self.is_world_process_zero():
@@ -271,28 +255,11 @@ class Guarded(Trainer):
         return norm
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        problem = ""
         try:
             super()._save_checkpoint(model, trial)
-        except (OSError, RuntimeError, SafetensorError) as error:
-            problem = _find_full_disk(error)
-            if not problem:
-                raise
-        if problems := [text for text in gather_values(problem) if text]:
-            folder = Path(str(self.args.output_dir))
-            shutil.rmtree(folder / f"checkpoint-{self.state.global_step}", ignore_errors=True)
-            raise TrainingError(
-                f"the checkpoint of step {self.state.global_step} was not saved to {folder}: {problems[0]}; make "
-                "room there and run the same command to resume from the checkpoint before"
-            )
-
-
-def _find_full_disk(error: BaseException | None) -> str:
-    """Return the words of the file system's error behind an error, or "" if there is none of ``FULL``."""
-    while error is not None:
-        text = str(error)
-        is_hidden = isinstance(error, (RuntimeError, SafetensorError)) and any(words in text for words in HIDDEN)
-        if is_hidden or (isinstance(error, OSError) and error.errno in FULL):
-            return text.splitlines()[0]
-        error = error.__cause__ or error.__context__
-    return ""
+        except (OSError, RuntimeError, SafetensorError) as error:  # writers hide the disk's own errors
+            reason = str(error).partition("\n")[0]
+            raise OSError(
+                f"the checkpoint of step {self.state.global_step} was not saved to {self.args.output_dir}: {reason}; "
+                "if the disk is full, make room there; the checkpoint before is kept"
+            ) from error

@@ -9,7 +9,7 @@ of KL, the mean loss over all tokens of a batch, a constant learning rate withou
 from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, field_validator
 
 from curation.arms import ARMS
 from curation.config.base import Location, NotNegative, PositiveInt, Section, Share, TrainSection
@@ -75,6 +75,22 @@ class ModelConfig(Section):
             yield "takes exactly one of path and init"
         if self.init is not None and self.allow_remote_code:
             yield "allow_remote_code: a model from scratch brings no code; leave it out"
+
+
+ADAPTER_MEND = (
+    "what is trained has no adapter of its own; merge it into its model (peft: merge_and_unload, save_pretrained), and "
+    "give that folder as path"
+)
+
+
+def _check_base(model: ModelConfig) -> ModelConfig:
+    if model.adapter is not None:
+        raise ValueError(f"adapter: {model.adapter!r}: {ADAPTER_MEND}")
+    return model
+
+
+BaseConfig = Annotated[ModelConfig, AfterValidator(_check_base)]
+"""A model that is trained."""
 
 
 class LoraConfig(Section):
@@ -330,7 +346,7 @@ class GrpoConfig(LmStudentConfig):
 class FurtherStudentConfig(Section):
     """A student beside the one that teaches: another base, or another recipe."""
 
-    model: ModelConfig
+    model: BaseConfig
     """The student's un-adapted base."""
     recipe: SerializeAsAny[Annotated[StudentConfig, BeforeValidator(as_student_config)]] | None = None
     """Keys of the section ``student`` that differ for this student, never ``method``. Unset: none differs."""
@@ -343,7 +359,7 @@ NOT_STUDENTS = ("predecessor", "shallow", "teacher", "base")
 class GenerationConfig(Section):
     """One generation: the un-adapted base of the student that teaches the next one, and the students beside it."""
 
-    student: ModelConfig
+    student: BaseConfig
     """The base whose students teach the next generation. No arm selects a row that is too long for it."""
     students: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_]{0,39}$")], FurtherStudentConfig] = Field(
         default={}

@@ -17,7 +17,7 @@ from curation.config.base import (
     make_ray_resources,
 )
 from curation.config.endpoint import EndpointConfig, ServedConfig
-from curation.config.models import ModelConfig, SftConfig
+from curation.config.models import ADAPTER_MEND, ModelConfig, SftConfig
 from curation.config.states import check_state, find_depth_problem
 from curation.json_types import Json, JsonView
 from curation.registry import BACKENDS
@@ -364,6 +364,8 @@ class TeacherConfig(AskConfig):
         return given.GivenConfig(completion=self.completion, grade=self.grade, confidence=self.confidence)
 
     def _iter_problems(self) -> Iterator[str]:
+        if self.adapt is not None and self.model is not None and self.model.adapter is not None:
+            yield f"adapt: {ADAPTER_MEND}"
         if not self.states and self.backend not in given.READ:
             yield "states must name at least one position"
         ranks, num_gpus = self.vllm.engine.get("tensor_parallel_size", 1), self.actors.num_gpus

@@ -85,7 +85,7 @@ def describe_lengths(generation: GenerationSpec, labels: Mapping[str, Out]) -> d
         return {}
     learns = METHODS[recipe.method].learns
     limit = Limit(
-        student=replace(base, adapter=None) if isinstance(base, ModelRef) else base,
+        student=base,
         max_length=recipe.max_length,
         chat_template=recipe.chat_template,
         completions="both" if learns == "pairs" else learns == "completions",

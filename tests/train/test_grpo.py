@@ -221,20 +221,6 @@ def test_a_killed_training_goes_on_bit_by_bit(
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
-def test_an_adapter_on_an_adapter_has_its_merged_base_as_reference(base: ModelRef, tmp_path: Path) -> None:
-    config = GrpoConfig.model_validate(SMALL.model_dump() | {"lora": {"rank": 4, "alpha": 8}, "kl": 0.05})
-    trained(base, tmp_path / "first", config.model_copy(update={"epochs": 6}), labels="33333333")
-    first = read_saved(base, config.lora, tmp_path / "first").model
-    for lora in (config.lora, None):
-        chained = config.model_copy(update={"lora": lora})
-        record = trained(first, tmp_path / f"second-{lora is None}", chained)
-        assert record.curves["kl"][0] == pytest.approx(0, abs=1e-6), "at the first step it is its own reference"
-        assert read_saved(first, lora, tmp_path / f"second-{lora is None}").record == record
-    ids = torch.tensor([[3, 4, 5]])
-    merged = load_model(ModelRef(base=str(tmp_path / "second-False" / "base")))(ids).logits
-    assert torch.allclose(merged, load_model(first)(ids).logits, atol=1e-5)
-
-
 def test_a_point_of_a_long_curve_is_the_mean_over_the_steps_between(
     base: ModelRef, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

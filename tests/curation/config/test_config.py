@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from curation.arms import ARMS
 from curation.config import DomainConfig, ModelConfig, RunConfig, SftConfig, TeacherConfig, TrustConfig
 from curation.config.load import load_config, parse_config
+from curation.config.models import GenerationConfig
 from curation.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
@@ -437,6 +438,18 @@ def test_the_sft_preset_is_the_papers_table():
     assert SftConfig(epochs=2).num_epochs(50_000) == 2
     with pytest.raises(ValidationError, match="a teacher's format is taught by sft; leave method out"):
         TeacherConfig(adapt={"method": "dpo"})
+
+
+def test_what_is_trained_has_no_adapter_of_its_own():
+    adapted = {"path": "org/base", "adapter": "org/adapter"}
+    for refused in (
+        lambda: GenerationConfig(student=adapted),
+        lambda: GenerationConfig(student={"path": "org/base"}, students={"small": {"model": adapted}}),
+        lambda: TeacherConfig(model=adapted, adapt={}),
+    ):
+        with pytest.raises(ValidationError, match="merge it into its model"):
+            refused()
+    assert TeacherConfig(model=adapted).adapt is None
 
 
 def test_named_keys_win_over_presets():
