@@ -58,7 +58,7 @@ CHECKPOINT_SHARE = 0.1
 LOGGING_SHARE = 0.005
 """The share of the steps between two points of a recorded curve, which are means over the steps between."""
 CURVES = {
-    **{name: name for name in ("step", "reward", "right", "parsed", "kl", "entropy", "truncated")},
+    **{name: name for name in ("step", "reward", "parsed", "kl", "entropy", "truncated")},
     **{name: name for name in ("grad_norm", "gap", "learning_rate", "reward_errors")},
     "equal_groups": "frac_reward_zero_std",
     "length": "completions/mean_length",
@@ -200,7 +200,6 @@ def _make_arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed:
         use_bias_correction_kl=False,
         epsilon=0.2,  # without effect, as each batch gives one step
         epsilon_high=0.2,
-        entropy_coef=config.entropy,
         top_entropy_quantile=1.0,
         mask_truncated_completions=False,
         disable_dropout=True,
@@ -283,12 +282,11 @@ class Game:
     def reward(self, *, log_metric: Callable[[str, float], None], **kwargs: object) -> list[float | None]:
         """Return the rewards of the answers just drawn, as TRL's reward function."""
         tasks, texts = [task for task, _ in self._played], [rollout.text for _, rollout in self._played]
-        graded = grade(self._domain, tasks, texts, format_reward=self.config.format_reward)
-        log_metric("right", float(np.mean([item.right for item in graded])))
+        graded = grade(self._domain, tasks, texts)
         log_metric("parsed", float(np.mean([item.parsed for item in graded])))
         log_metric("truncated", float(np.mean([rollout.truncated for _, rollout in self._played])))
         log_metric("reward_errors", float(np.mean([item.problem is not None for item in graded])))
-        return [item.reward for item in graded]
+        return [float(item.right) for item in graded]
 
 
 class Trainer(Guarded, GRPOTrainer):

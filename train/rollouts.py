@@ -40,20 +40,17 @@ class RolloutTask:
     """The trusted label: the teacher's, or in gold arms the gold one; ``None`` if unparsed (no answer is right)."""
 
 
-class AnswerReward(NamedTuple):
-    """The reward of an answer and its reasons."""
+class Grade(NamedTuple):
+    """The grade of an answer; its reward is 1 if it is right, else 0."""
 
-    reward: float
     right: bool
     parsed: bool
-    problem: str | None
-    """The reason why the domain could not grade the answer, whose reward is then 0."""
+    problem: str | None = None
+    """The reason why the domain could not grade the answer, which then counts as wrong."""
 
 
-def grade(
-    domain: Domain, tasks: Sequence[RolloutTask], texts: Sequence[str], *, format_reward: float
-) -> list[AnswerReward]:
-    """Return each answer's reward: 1 if the domain finds it right, plus ``format_reward`` if it has a label."""
+def grade(domain: Domain, tasks: Sequence[RolloutTask], texts: Sequence[str]) -> list[Grade]:
+    """Return the grade of each answer by the domain."""
     read = [attempt(domain.parse, text, task.example) for task, text in zip(tasks, texts, strict=True)]
     asked = [
         place
@@ -68,10 +65,7 @@ def grade(
         verdict, parsed = verdicts.get(place, False), label is not None
         if isinstance(verdict, RowError):
             problem, verdict = format_error(verdict), False
-        if problem:
-            found.append(AnswerReward(0.0, False, False, problem))
-        else:
-            found.append(AnswerReward(float(verdict) + format_reward * parsed, verdict, parsed, None))
+        found.append(Grade(False, False, problem) if problem else Grade(verdict, parsed))
     return found
 
 

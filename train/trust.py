@@ -250,9 +250,8 @@ def read_labelled_rows(
     graded = read_grades(grades)
     numbers = list_stored_numbers(io.open_table(labels).schema) if numbers is None else numbers
     read = read_inputs(labels, graded.row_ids_N, config.inputs, numbers, make_candidates_filter(config))
-    none_NK = np.empty((len(read.places_N), 0), dtype=np.float16)
     return LabelledRows(
-        hidden_ND=read.inputs[0] if len(read.inputs) == 1 else np.concatenate([*read.inputs] or [none_NK], axis=1),
+        hidden_ND=join_inputs(read.inputs) if read.inputs else np.empty((len(read.places_N), 0), dtype=np.float16),
         correct_N=graded.correct_N[read.places_N],
         part_N=assign_parts(graded.question_N[read.places_N], config, seed, unit_N=graded.unit_N[read.places_N]),
         sizes=tuple(input_ND.shape[1] for input_ND in read.inputs),
@@ -261,6 +260,11 @@ def read_labelled_rows(
         numbers_NK=read.numbers_NK,
         numbers=tuple(numbers),
     )
+
+
+def join_inputs(inputs: Sequence[Floats]) -> Floats:
+    """Return the inputs of N rows side by side, [N, D]; a single one is not copied."""
+    return inputs[0] if len(inputs) == 1 else np.concatenate(inputs, axis=1)
 
 
 class ReadInputs(NamedTuple):

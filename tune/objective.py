@@ -26,8 +26,8 @@ from curation.tables import io
 from curation.tables.schemas import describe_mend, get_input_column
 from curation.trust.parts import UNUSED, assign_parts, find_first_of_each, find_used
 from curation.trust.stacked import list_stored_numbers
-from train.trust import check_parts, compute_logits_at, fit_rows, read_inputs
-from train.trust_loop import LabelledRows, SideBySide
+from train.trust import check_parts, compute_logits_at, fit_rows, join_inputs, read_inputs
+from train.trust_loop import LabelledRows
 from tune.space import Point
 
 
@@ -60,7 +60,7 @@ class TrialRows(NamedTuple):
     """The cluster of each row, which no part of a fit divides either, or None if ``splits.group`` is not set."""
 
     def rows(self, trust: TrustConfig, fold: Fold) -> LabelledRows:
-        """Return the rows in the parts that a fit with these settings reads, without copying inputs.
+        """Return the rows in the parts that a fit with these settings reads.
 
         Raise as :func:`train.trust.check_parts` if no function of these settings could be fitted on them.
         """
@@ -71,7 +71,7 @@ class TrialRows(NamedTuple):
         part_N[left_out_N] = UNUSED
         inputs = [self.inputs[name] for name in trust.inputs]
         found = LabelledRows(
-            hidden_ND=SideBySide(inputs),
+            hidden_ND=join_inputs(inputs),
             correct_N=self.correct_N,
             part_N=part_N,
             sizes=tuple(input_ND.shape[1] for input_ND in inputs),

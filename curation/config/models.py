@@ -319,10 +319,6 @@ class GrpoConfig(LmStudentConfig):
     lora: LoraConfig | None = None
     kl: NotNegative = 0.001
     """Weight in the loss of the KL divergence from the base, estimated by k3 (Schulman 2020)."""
-    entropy: NotNegative = 0.0
-    """Weight of the mean entropy in the loss, which rewards entropy."""
-    format_reward: NotNegative = 0.0
-    """Amount added to the reward of an answer from which a label can be read, right or wrong."""
 
     def _iter_problems(self) -> Iterator[str]:
         yield from super()._iter_problems()

@@ -29,8 +29,7 @@ LEAST_ROWS = 20
 """Minimum number of rows in a bin of trust; with this many its interval is narrower than 45 points."""
 MEASURES = {
     "loss": "loss",
-    "reward": "mean reward",
-    "right": "share of right answers",
+    "reward": "share of right answers, the mean reward",
     "equal_groups": "share of groups of equal rewards",
     "kl": "KL from the base (k3)",
     "entropy": "entropy, nats a token",

@@ -291,11 +291,10 @@ def test_rewards_are_the_domains_own_grades(
     domain: DomainConfig, example: Mapping[str, Any], label: str, texts: Mapping[str, int]
 ) -> None:
     tasks = [RolloutTask(row_id=0, prompt=[1], example=example, label=label)] * len(texts)
-    graded = grade(get_domain(domain), tasks, list(texts), format_reward=0.25)
+    graded = grade(get_domain(domain), tasks, list(texts))
     assert [item.right for item in graded] == [bool(value) for value in texts.values()], graded
-    assert [item.reward for item in graded] == [item.right + 0.25 * item.parsed for item in graded]
     unlabelled = [RolloutTask(row_id=0, prompt=[1], example=example, label=None)] * len(texts)
-    assert not any(item.right for item in grade(get_domain(domain), unlabelled, list(texts), format_reward=0))
+    assert not any(item.right for item in grade(get_domain(domain), unlabelled, list(texts)))
 
 
 def test_what_cannot_be_graded_is_worth_nothing_and_counted(base: ModelRef, tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_rows_are_read_once_in_the_order_of_their_ids(source: TrialRows, correct
     }
 
 
-def test_parts_of_a_trial_are_disjoint_and_the_states_are_not_copied(source: TrialRows) -> None:
+def test_parts_of_a_trial_are_disjoint_and_a_single_state_is_not_copied(source: TrialRows) -> None:
     held_N = source.held_out_N(HELD)
     rows = source.rows(BASE.model_copy(update={"states": ("output_last",)}), HELD)
     used = [rows.places(part) for part in (FIT, VALIDATION)]
@@ -108,8 +108,7 @@ def test_parts_of_a_trial_are_disjoint_and_the_states_are_not_copied(source: Tri
     assert 0.2 < held_N.mean() < 0.3
     unit_N = hash_unit(source.row_ids_N, 3)
     assert unit_N[rows.places(VALIDATION)].max() < BASE.validation_fraction <= unit_N[rows.places(FIT)].min()
-    (array,) = rows.hidden_ND._arrays
-    assert array is source.inputs["output_last"]
+    assert rows.hidden_ND is source.inputs["output_last"]
     whole = source.rows(BASE.model_copy(update={"fit_on": "all"}), HELD)
     assert sum(len(whole.places(part)) for part in (FIT, VALIDATION)) == int((~held_N).sum())
 
