@@ -40,7 +40,7 @@ class RolloutTask:
     """The trusted label: the teacher's, or in gold arms the gold one; ``None`` if unparsed (no answer is right)."""
 
 
-class Grade(NamedTuple):
+class GradedAnswer(NamedTuple):
     """The grade of an answer; its reward is 1 if it is right, else 0."""
 
     right: bool
@@ -49,7 +49,7 @@ class Grade(NamedTuple):
     """The reason why the domain could not grade the answer, which then counts as wrong."""
 
 
-def grade(domain: Domain, tasks: Sequence[RolloutTask], texts: Sequence[str]) -> list[Grade]:
+def grade(domain: Domain, tasks: Sequence[RolloutTask], texts: Sequence[str]) -> list[GradedAnswer]:
     """Return the grade of each answer by the domain."""
     read = [attempt(domain.parse, text, task.example) for task, text in zip(tasks, texts, strict=True)]
     asked = [
@@ -65,7 +65,7 @@ def grade(domain: Domain, tasks: Sequence[RolloutTask], texts: Sequence[str]) ->
         verdict, parsed = verdicts.get(place, False), label is not None
         if isinstance(verdict, RowError):
             problem, verdict = format_error(verdict), False
-        found.append(Grade(False, False, problem) if problem else Grade(verdict, parsed))
+        found.append(GradedAnswer(False, False, problem) if problem else GradedAnswer(verdict, parsed))
     return found
 
 

@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -147,10 +146,3 @@ def _tokenize(table: pa.Table, tokenizer: Any, config: LmStudentConfig, answers:
         {"row_id": row_id, **row, **other} for row_id, row, other in zip(row_ids, found[0], worse, strict=True)
     ]
     return rows
-
-
-def write_pairs(pairs: Sequence[Pair], path: Path) -> TableRef:
-    """Write pairs as a table to train on, with their numbers as row ids."""
-    rows = [{"row_id": number, **pair._asdict()} for number, pair in enumerate(pairs)]
-    schema = pa.schema([("row_id", pa.int64()), ("prompt", pa.string()), ("completion", pa.string())])
-    return io.write(pa.Table.from_pylist(rows, schema=schema), str(path))

@@ -11,13 +11,13 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from benchmarks.taught import write_pairs
 from curation.config import SftConfig
 from curation.models import load_model, load_tokenizer, resolve
 from curation.refs import ModelRef
 from tests.families import Family, pairs
 from train.models import read_saved
 from train.sft import IGNORED, collate, compute_completion_loss, fine_tune
-from train.stream import write_pairs
 from train.tokens import Pair, TrainingRow, tokenize
 
 pytestmark = pytest.mark.long
