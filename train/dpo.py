@@ -70,10 +70,10 @@ def make_reference(model: Any, args: TrainingArguments) -> Any:
 class DpoTrainer(RowTrainer):
     """A trainer that prefers each pair's chosen answer."""
 
-    def __init__(self, config: DpoConfig, *given: Any, model: Any, **settings: Any) -> None:
+    def __init__(self, config: DpoConfig, *, model: Any, **given: Any) -> None:
         """Keep a copy of the model as reference if all weights are trained; else it is the model without adapter."""
-        self._reference = make_reference(model, settings["args"]) if config.lora is None else None
-        super().__init__(config, *given, model=model, **settings)
+        self._reference = make_reference(model, given["args"]) if config.lora is None else None
+        super().__init__(config, model=model, **given)
 
     def collate(self, rows: Sequence[TrainingRow]) -> dict[str, Any]:
         """Return the sequences of :func:`make_pair_batch`."""

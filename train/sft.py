@@ -99,7 +99,7 @@ class RowTrainer(Guarded):
     """A trainer on the rows of a table; a subclass makes the batches and computes the loss."""
 
     def __init__(
-        self, config: Any, rows: TokenRows, division: Division, tokenizer: Any, model: Any, **settings: Any
+        self, config: Any, *, model: Any, rows: TokenRows, division: Division, tokenizer: Any, **settings: Any
     ) -> None:
         """Train ``model``, with a new adapter if ``config`` says so; pass ``settings`` on to ``transformers``."""
         self.config, self.tokenizer = config, tokenizer
@@ -172,7 +172,8 @@ class RowTrainer(Guarded):
         check_tokens(base, tokenizer, model)
         division = Division(order, config.micro_batch_size, args.process_index, args.world_size)
         callbacks = [Progress(len(rows) * num_epochs, progress), Checkpointing(unfinished, kept)]
-        trainer = cls(config, rows, division, tokenizer, model=model, args=args, callbacks=callbacks)
+        how = {"rows": rows, "division": division, "tokenizer": tokenizer, "args": args, "callbacks": callbacks}
+        trainer = cls(config, model=model, **how)
         trainer.complete(unfinished)
         logged = [entry for entry in trainer.state.log_history if "loss" in entry]
         record = TrainingRecord(

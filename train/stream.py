@@ -108,7 +108,8 @@ class TokenRows(Dataset[TrainingRow]):
         texts = io.read(table, columns=["row_id", "prompt", *answers]).sort_by("row_id")
         ids, fields = pa.list_(pa.int32()), {"row_id": pa.int64(), "num_prompt": pa.int32()}
         schema = pa.schema(fields | dict.fromkeys(["input_ids", "rejected"][: len(answers)], ids))
-        digest, lengths, parts = hashlib.blake2b(digest_size=16), [], []
+        digest, parts = hashlib.blake2b(digest_size=16), [schema.empty_table()]
+        lengths: list[int] = []
         for start in range(0, texts.num_rows, SCAN_ROWS):
             rows = _tokenize(texts.slice(start, SCAN_ROWS), tokenizer, config, answers)
             digest.update(repr(rows).encode())
@@ -119,7 +120,7 @@ class TokenRows(Dataset[TrainingRow]):
         """Digest of all rows."""
         self.num_rows: int = texts.num_rows
         """The number of all rows."""
-        self._rows = pa.concat_tables([schema.empty_table(), *parts]).filter(pa.array(fits_N)).combine_chunks()
+        self._rows = pa.concat_tables(parts).filter(pa.array(fits_N)).combine_chunks()
         self.lengths_N = np.array(lengths, np.int32)[fits_N]
         """The number of tokens of each row."""
         self.dropped_M: Int64s = texts["row_id"].to_numpy()[~fits_N]

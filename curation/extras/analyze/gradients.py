@@ -239,17 +239,12 @@ def compute_row_gradients(model: "PreTrainedModel", rows: Sequence[TrainingRow],
         ).logits
     finally:
         hook.remove()
-    weights_B1 = 1.0 / num_tokens_B.clamp(min=1)[:, None].float()
+    rows_1KV, labels_1K = logits_BKV.split(1), labels_BK.split(1)
+    loss_B = torch.stack(list(map(compute_completion_loss, rows_1KV, labels_1K)))
     # The rows do not touch each other, so that the gradient of the sum of their losses holds each row's own.
-    total = compute_completion_loss(logits_BKV, labels_BK, 1, weights_B1)
-    (gradient_BKD,) = torch.autograd.grad(total, held["hidden"])
-    with torch.no_grad():
-        loss_B = [
-            compute_completion_loss(logits_BKV[index : index + 1], labels_BK[index : index + 1])
-            for index in range(len(labels_BK))
-        ]
+    (gradient_BKD,) = torch.autograd.grad(loss_B.sum(), held["hidden"])
     return RowGradients(
         gradient_BD=gradient_BKD.float().sum(dim=1).cpu().numpy(),
-        loss_B=torch.stack(loss_B).cpu().numpy(),
+        loss_B=loss_B.detach().cpu().numpy(),
         num_tokens_B=num_tokens_B.cpu().numpy(),
     )
