@@ -172,8 +172,8 @@ class RowTrainer(Guarded):
         check_tokens(base, tokenizer, model)
         division = Division(order, config.micro_batch_size, args.process_index, args.world_size)
         callbacks = [Progress(len(rows) * num_epochs, progress), Checkpointing(unfinished, kept)]
-        how = {"rows": rows, "division": division, "tokenizer": tokenizer, "args": args, "callbacks": callbacks}
-        trainer = cls(config, model=model, **how)
+        given: dict[str, Any] = {"rows": rows, "division": division, "tokenizer": tokenizer}
+        trainer = cls(config, model=model, args=args, callbacks=callbacks, **given)
         trainer.complete(unfinished)
         logged = [entry for entry in trainer.state.log_history if "loss" in entry]
         record = TrainingRecord(

@@ -86,8 +86,8 @@ class TrialRows(NamedTuple):
     def held_out_N(self, fold: Fold) -> Bools:
         """Return whether each row is in the fold that is held out."""
         unit_N = hash_unit(self.unit_N, derive(fold.seed, "tune folds"))
-        fold_N: Int64s = np.minimum((unit_N * fold.folds).astype(np.int64), fold.folds - 1)
-        return fold_N == fold.number
+        held_N: Bools = np.minimum((unit_N * fold.folds).astype(np.int64), fold.folds - 1) == fold.number
+        return held_N
 
 
 def read_source(

@@ -249,7 +249,7 @@ def test_a_free_signal_that_is_better_is_taken_alone_and_the_reason_says_so(tmp_
     rows = drawn(400, of_numbers=(3.0, 0.0, 0.0)).rows
     numbers_NK = rows.numbers_NK.copy()
     numbers_NK[:, 0] = -np.exp(-4 * (numbers_NK[:, 0] + 1) / 0.5)
-    trust = fit(rows._replace(numbers_NK=numbers_NK), proof=1.0)
+    trust = fit(rows._replace(numbers_NK=numbers_NK), PROOF=1.0)
     choice = trust.fit["choice"]
     assert choice["taken"] == "internal_confidence" and trust.probes is None and trust.networks is None
     assert choice["reason"].startswith("trust is internal_confidence alone: in cross-validation on 400 labelled rows")
