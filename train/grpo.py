@@ -146,7 +146,6 @@ def reinforce(
         peft_config=None if config.lora is None else make_adapter_config(config.lora),
         callbacks=[Progress(len(order), progress), Checkpointing(unfinished, kept)],
     )
-    trainer.game = game
     try:
         trainer.complete(unfinished)
     finally:
@@ -297,7 +296,6 @@ class Trainer(Guarded, GRPOTrainer):
     gives the log-probabilities before the advantages are read, as a batch is one step. KL has no weights, as in TRL.
     """
 
-    game: Game
     _inputs: dict[str, Any] | None = None
 
     def compute_loss(
