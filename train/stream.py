@@ -105,25 +105,27 @@ class TokenRows(Dataset[TrainingRow]):
     def __init__(self, table: TableRef, tokenizer: Any, config: LmStudentConfig) -> None:
         """Tokenise the rows: a prompt and a completion or, for ``method: dpo``, a chosen and a rejected answer."""
         answers = ["chosen", "rejected"] if config.method == "dpo" else ["completion"]
-        texts = io.read(table, columns=["row_id", "prompt", *answers]).sort_by("row_id")
+        row_ids_N = io.read(table, columns=["row_id"])["row_id"].to_numpy()
+        order_N = np.argsort(row_ids_N, kind="stable")
         ids, fields = pa.list_(pa.int32()), {"row_id": pa.int64(), "num_prompt": pa.int32()}
         schema = pa.schema(fields | dict.fromkeys(["input_ids", "rejected"][: len(answers)], ids))
         digest, parts = hashlib.blake2b(digest_size=16), [schema.empty_table()]
         lengths: list[int] = []
-        for start in range(0, texts.num_rows, SCAN_ROWS):
-            rows = _tokenize(texts.slice(start, SCAN_ROWS), tokenizer, config, answers)
+        for start in range(0, len(order_N), SCAN_ROWS):
+            texts = io.take_offsets(table, order_N[start : start + SCAN_ROWS], ["row_id", "prompt", *answers])
+            rows = _tokenize(texts, tokenizer, config, answers)
             digest.update(repr(rows).encode())
             lengths += map(count_tokens, rows)
             parts.append(pa.Table.from_pylist(rows, schema=schema))
         fits_N = np.array(lengths, np.int32) <= config.max_length
         self.digest = digest.hexdigest()
         """Digest of all rows."""
-        self.num_rows: int = texts.num_rows
+        self.num_rows = len(row_ids_N)
         """The number of all rows."""
         self._rows = pa.concat_tables(parts).filter(pa.array(fits_N)).combine_chunks()
         self.lengths_N = np.array(lengths, np.int32)[fits_N]
         """The number of tokens of each row."""
-        self.dropped_M: Int64s = texts["row_id"].to_numpy()[~fits_N]
+        self.dropped_M: Int64s = row_ids_N[order_N[~fits_N]]
         """The ids of the rows with more tokens than the limit, ascending."""
 
     def __len__(self) -> int:
