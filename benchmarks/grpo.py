@@ -198,7 +198,7 @@ class Work:
                 args=args,
                 train_dataset=Dataset.from_dict({"prompt": [self.prompts[place] for place in order]}),
                 processing_class=load_tokenizer(self.base),
-                peft_config=None if self.config.lora is None else make_adapter_config(model, self.config.lora),
+                peft_config=None if self.config.lora is None else make_adapter_config(self.config.lora),
                 callbacks=[_Ticking(clock)],
             )
             trainer.remove_callback(PrinterCallback)

@@ -31,7 +31,7 @@ from curation.cluster.session import local_or_cluster
 from curation.config import RayConfig, TrustConfig
 from curation.trust.neural import Architecture, NeuralTrustNet
 from train.trust_loop import LabelledRows
-from tune.objective import Objective, TrialRows, run_trial
+from tune.objective import Fold, TrialRows, run_trial
 from tune.space import Point
 
 PROCESSES = (1, 2, 4, 8)
@@ -98,10 +98,10 @@ class Process:
     def trials(self, first: int, num: int) -> Ran:
         """Run trials."""
         trust = TrustConfig.model_validate({**SHAPE, "learning_rate": 1e-3, "max_steps": self._steps, "patience": None})
-        point, objective = Point(kind="neural", trust=trust), Objective(metric="auc", folds=5)
+        point = Point(kind="neural", trust=trust)
         begun = time.process_time()
         outcomes = [
-            run_trial(self._source, point, objective, fold=trial % 5, seed=0, fit_seed=trial)
+            run_trial(self._source, point, Fold(trial % 5, 5, seed=0, fit_seed=trial))
             for trial in range(first, first + num)
         ]
         return Ran([outcome.value for outcome in outcomes], time.process_time() - begun)

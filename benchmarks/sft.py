@@ -6,7 +6,7 @@ order, so that it pads as little as we do), and write as many checkpoints. Check
 Time is from the text of the rows to the saved student, including tokenising, loading, checkpoints and saving; on a CPU
 it is the process's CPU time, with one thread.
 
-Three sides run in turn, in one process: ours, ours with ``packing``, and TRL. Ratios are medians over turns, with the
+Both sides run in turn, in one process. Ratios are medians over turns, with the
 range. On a shared machine each measurement waits until it is quiet (``BENCHMARK_WAIT_SECONDS``).
 
 ``--gpu``: a model of Qwen3-0.6B's shape with random weights, a LoRA adapter, bfloat16, longer rows; also the model's
@@ -92,11 +92,10 @@ def clock(task: Task) -> float:
     return time.monotonic() if task.recipe.gpus_per_worker else time.process_time()
 
 
-def ours(task: Task, folder: Path, *, packing: bool) -> Outcome:
+def ours(task: Task, folder: Path) -> Outcome:
     """Train by this project."""
-    recipe = task.recipe.model_copy(update={"packing": packing})
     begun = clock(task)
-    record = fine_tune(task.base, task.rows, recipe, seed=SEED, output=folder / "student")
+    record = fine_tune(task.base, task.rows, task.recipe, seed=SEED, output=folder / "student")
     return Outcome(task.num_tokens / (clock(task) - begun), record.losses)
 
 
@@ -181,8 +180,7 @@ def main() -> None:
         num_weights = load_model(task.base).num_parameters()
         print(f"{len(task.pairs):,} rows, {task.num_tokens:,} tokens, {num_weights:,} weights, {recipe.compute_dtype}")
         sides = {
-            "ours": lambda: ours(task, folder, packing=False),
-            "ours, packed": lambda: ours(task, folder, packing=True),
+            "ours": lambda: ours(task, folder),
             "TRL": lambda: peer(task, folder),
         }
         sides["ours"](), sides["TRL"]()  # imports and warm-up
@@ -194,14 +192,13 @@ def main() -> None:
             shares = [4 * num_weights * rate / arguments.peak_tflops / 1e12 for rate in rates]
             line += f", {spread(shares)} of the GPU's FLOP/s"
         print(line)
-    for name in ("ours", "ours, packed"):
-        worst = max(
-            float(np.abs(np.array(own.losses) - np.array(theirs.losses)).max())
-            for own, theirs in zip(found[name], found["TRL"], strict=True)
-        )
-        ratios = Ratios(ours=[turn.rate for turn in found[name]], peers=[turn.rate for turn in found["TRL"]])
-        print(ratios.line(name, "tokens/s", 1.0), f"; largest difference of a loss {worst:.1g}", sep="")
-        assert worst <= TOLERANCE[recipe.compute_dtype], f"{name} and TRL trained something different"
+    worst = max(
+        float(np.abs(np.array(own.losses) - np.array(theirs.losses)).max())
+        for own, theirs in zip(found["ours"], found["TRL"], strict=True)
+    )
+    ratios = Ratios(ours=[turn.rate for turn in found["ours"]], peers=[turn.rate for turn in found["TRL"]])
+    print(ratios.line("ours", "tokens/s", 1.0), f"; largest difference of a loss {worst:.1g}", sep="")
+    assert worst <= TOLERANCE[recipe.compute_dtype], "ours and TRL trained something different"
 
 
 if __name__ == "__main__":

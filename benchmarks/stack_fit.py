@@ -23,8 +23,7 @@ from curation.trust.class_probe import LABEL
 from curation.trust.parts import FIT
 from train.combining import assign_folds
 from train.probes import compute_targets, fit_class_probe
-from train.recipe import Recipe
-from train.stack import fit_stacked
+from train.stack import FOLDS, fit_stacked
 from train.trust_loop import LabelledRows
 
 FACTORS, CLASSES = 64, 10
@@ -84,7 +83,7 @@ def line(num_rows: int, width: int) -> str:
     plain = rows._replace(numbers=rows.numbers[:-1], numbers_NK=rows.numbers_NK[:, :-1], classes=(), gold_N=None)
     config = TrustConfig(states=STATES)
     used_N = np.arange(num_rows)
-    fold_N = assign_folds(rows.row_ids_N, rows.correct_N, Recipe().folds, seed=0)
+    fold_N = assign_folds(rows.row_ids_N, rows.correct_N, FOLDS, seed=0)
     assert rows.gold_N is not None, "made with classes"
     target_NC = compute_targets(rows.numbers_NK[:, -1], rows.correct_N, rows.gold_N, CLASSES)
     prompt_ND = np.asarray(rows.hidden_ND[used_N])[:, : rows.sizes[0]].astype(np.float64)

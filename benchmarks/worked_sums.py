@@ -14,12 +14,12 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.taught import write_pairs
 from curation.config import InitConfig, SftConfig
 from curation.domains.math import Math
 from curation.models import create
 from train.models import read_saved
 from train.sft import fine_tune
-from train.stream import write_pairs
 from train.tokens import Pair
 
 SEED = 7

@@ -4,13 +4,13 @@ A line of ``TRUST`` adds a trust function and an arm of the same name; an arm th
 of ``ARMS``. Each line names the code (``module:Class``) and what it needs. Source: paper, App. "Baseline Details".
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from curation import label_columns
 from curation.label_columns import ORDER_AGREEMENT
-from curation.registry import Registry, make_instance_check
+from curation.registry import Registry, check_options, load_code, make_instance_check
 
 REFERENCE_ARM = "trust"
 """The method's own arm, which ranks rows by the trust function that the section ``trust`` configures."""
@@ -285,3 +285,12 @@ def find_fitted(names: Iterable[str]) -> dict[str, Fitted]:
     """Return the trust functions that have to be fitted for the named arms, each once, by name."""
     trusts = {ARMS[name].trust: TRUST[ARMS[name].trust] for name in names}
     return {name: trust for name, trust in trusts.items() if isinstance(trust, Fitted)}
+
+
+def check_fit_options(where: str, kind: str, config: object, options: Mapping[str, object]) -> None:
+    """Raise ``ConfigError``, with the key ``where``, if the fit of a trust function does not take these options."""
+    fitted = find_fitted([kind])[kind]
+    if fitted.fit is None:
+        check_options(where, load_code(fitted.made_by).fitted, None, None, config, None, **options)
+    else:
+        check_options(where, load_code(fitted.fit), None, config, seed=0, origin={}, note=None, **options)

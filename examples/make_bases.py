@@ -32,12 +32,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from benchmarks.taught import write_pairs
 from curation.config import InitConfig, SftConfig
 from curation.domains.chess import Chess
 from curation.models import create, load_model, load_tokenizer
 from train.models import read_saved
 from train.sft import fine_tune
-from train.stream import write_pairs
 from train.tokens import Pair
 
 HERE = Path(__file__).resolve().parent

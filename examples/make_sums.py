@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from benchmarks.taught import write_pairs
 from curation.config import AskConfig, DecodingConfig, InitConfig, SftConfig
 from curation.domains.math import Math
 from curation.models import create, load_model, load_tokenizer
@@ -26,7 +27,6 @@ from curation.teachers import Request
 from curation.teachers.transformers import TransformersTeacher
 from train.models import read_saved
 from train.sft import fine_tune
-from train.stream import write_pairs
 from train.tokens import Pair
 
 HERE = Path(__file__).resolve().parent

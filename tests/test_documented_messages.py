@@ -34,12 +34,6 @@ def documented() -> list[str]:
 
 PRODUCED = {
     "unknown key; ...": "curation/config/test_config.py::test_an_unknown_key_is_refused_with_the_nearest_known_one",
-    "which the base does not write": (
-        "train/test_first_step.py::test_an_end_token_that_the_base_never_writes_stops_the_training"
-    ),
-    "above the ... of a uniform draw": (
-        "train/test_first_step.py::test_a_loss_above_a_uniform_draw_stops_the_training_of_a_large_vocabulary"
-    ),
     "there is no such file or folder": "curation/sources/test_sources.py::test_what_is_not_there",
     "has no column ... rename or add it": "curation/test_cli.py::test_input_files_that_cannot_be_used",
     "splits ask for ... rows of source ... which has ...": "curation/sources/test_sources.py::test_impossible_splits",

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from benchmarks.recorded import planned
+from benchmarks.taught import write_pairs
 from curation import run
 from curation.config import SftConfig
 from curation.config.load import load_config
@@ -16,7 +17,6 @@ from curation.tables import io
 from tests.families import FAMILIES, LLAMA, Family, pairs, sums
 from train.models import read_saved
 from train.sft import fine_tune
-from train.stream import write_pairs
 
 pytestmark = pytest.mark.whole_run
 

@@ -76,7 +76,7 @@ def test_from_lists_of_labels_to_report_selection_student_and_filter(tmp_path: P
         "splits": {"source": {"from": "labelled"}, "pool": {"from": "pool"}, "test": {"from": "test"}, "audit": True},
         "teacher": {"model": {"path": str(tmp_path / "base")}, "actors": {"num_gpus": 0}},
         "selection": {"arms": ["naive", "internal_confidence", "trust", "ground_truth"], "budget": {"n": N}},
-        "student": {"global_batch_size": 4, "epochs": 4, "learning_rate": 5e-3, "check_first_step": False},
+        "student": {"global_batch_size": 4, "epochs": 4, "learning_rate": 5e-3},
         "generations": [{"student": {"path": str(tmp_path / "base")}}],
         "ray": {"num_cpus": 2},
     }

@@ -38,7 +38,7 @@ def make_pair_batch(rows: Sequence[TrainingRow], pad: int) -> dict[str, Any]:
         both = {name: torch.cat([of, of]) if isinstance(of, torch.Tensor) else of for name, of in both.items()}
     labels_B2 = torch.full((max(len(rows), 1), 2), IGNORED)
     labels_B2[: len(rows), 1] = 1
-    return {**both, "targets": both["labels"], "labels": labels_B2, "row_ids": [row["row_id"] for row in rows]}
+    return {**both, "targets": both["labels"], "labels": labels_B2}
 
 
 def compute_sequence_logprobs(logits_BTV: torch.Tensor, targets_BK: torch.Tensor) -> torch.Tensor:
@@ -70,9 +70,10 @@ def make_reference(model: Any, args: TrainingArguments) -> Any:
 class DpoTrainer(RowTrainer):
     """A trainer that prefers each pair's chosen answer."""
 
-    def prepare(self, model: Any, args: TrainingArguments) -> None:
+    def __init__(self, config: DpoConfig, *, model: Any, **given: Any) -> None:
         """Keep a copy of the model as reference if all weights are trained; else it is the model without adapter."""
-        self._reference = make_reference(model, args) if self.config.lora is None else None
+        self._reference = make_reference(model, given["args"]) if config.lora is None else None
+        super().__init__(config, model=model, **given)
 
     def collate(self, rows: Sequence[TrainingRow]) -> dict[str, Any]:
         """Return the sequences of :func:`make_pair_batch`."""
@@ -83,7 +84,7 @@ class DpoTrainer(RowTrainer):
     ) -> Any:
         """Return the loss of a micro-batch against the reference's log-probabilities, computed without dropout."""
         self._targets: torch.Tensor = inputs.pop("targets")
-        read = {name: value for name, value in inputs.items() if name not in ("labels", "row_ids")}
+        read = {name: value for name, value in inputs.items() if name != "labels"}
         trained: Any = self.accelerator.unwrap_model(self.model)
         reference = trained if self._reference is None else self._reference
         was_training = reference.training

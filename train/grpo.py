@@ -9,7 +9,7 @@ reward is 1 if the label of an answer is the row's selected label.
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +28,6 @@ from curation.escaping import get_logger
 from curation.json_types import JsonView
 from curation.models import check_tokens, fetch_model, load_tokenizer
 from curation.models.dtypes import resolve_compute_dtype
-from curation.models.loading import make_saved_ref
 from curation.models.own_code import get_hub_revision
 from curation.refs import ModelRef, TableRef
 from curation.tables import io
@@ -56,11 +55,14 @@ log = get_logger(__name__)
 
 CHECKPOINT_SHARE = 0.1
 """The share of the steps between two checkpoints; a killed worker loses at most this much."""
-NUM_POINTS = 200
-"""Maximum number of points of a recorded curve; with more steps, blocks of steps are averaged."""
-_REWARDS = ("reward", "right", "parsed", "mixed_groups", "kl", "entropy", "length", "truncated")
-_STEPS = ("grad_norm", "gap", "learning_rate", "reward_errors")
-CURVES = {name: name for name in (*_REWARDS, *_STEPS)} | {"length": "completions/mean_length"}
+LOGGING_SHARE = 0.005
+"""The share of the steps between two points of a recorded curve, which are means over the steps between."""
+CURVES = {
+    **{name: name for name in ("step", "reward", "parsed", "kl", "entropy", "truncated")},
+    **{name: name for name in ("grad_norm", "gap", "learning_rate", "reward_errors")},
+    "equal_groups": "frac_reward_zero_std",
+    "length": "completions/mean_length",
+}
 """The measure of TRL or :class:`Game` for each curve of the record, by the curve's name."""
 MAX_WEIGHT = 2.0
 """Maximum importance weight of a token: its probability under the trained model over that of its draw."""
@@ -129,7 +131,7 @@ def reinforce(
     learnt = [(task.row_id, task.label) for task in tasks]
     recipe = config.without(config.RESOURCES).model_dump(mode="json")
     unfinished = Partial.open(output, [base.to_json(), recipe, seed, learnt, bool(args.fsdp)], kept, args)
-    model = _prepare_policy(base, config, unfinished.folder)
+    model = make_trainable(load_base(fetch_model(base), config), None)  # TRL adds an adapter itself
     check_tokens(base, tokenizer, model)
     rollouts = _make_rollouts(tokenizer, model, base, config, tasks)
     set_seed(seed)  # an engine sets it, too
@@ -141,10 +143,9 @@ def reinforce(
         train_dataset=Dataset.from_dict({"prompt": [str(place) for place in range(len(order))]}),
         processing_class=tokenizer,
         rollout_func=game.play,
-        peft_config=None if config.lora is None else make_adapter_config(model, config.lora),
+        peft_config=None if config.lora is None else make_adapter_config(config.lora),
         callbacks=[Progress(len(order), progress), Checkpointing(unfinished, kept)],
     )
-    trainer.game = game
     try:
         trainer.complete(unfinished)
     finally:
@@ -156,11 +157,10 @@ def reinforce(
         num_epochs=config.epochs,
         losses=[entry["loss"] for entry in history],
         seconds=time.monotonic() - start,
-        curves=compute_curves(history),
-        stopped=find_dead_end(history, config),
+        curves={name: [entry.get(key) for entry in history] for name, key in CURVES.items() if key in history[0]},
         dropped=sorted({example["row_id"] for example in questions.examples} - {task.row_id for task in tasks}),
     )
-    trainer.finish(unfinished, tokenizer, base, config.lora, record)
+    trainer.finish(unfinished, tokenizer, config.lora, record)
     return record
 
 
@@ -197,9 +197,8 @@ def _make_arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed:
         importance_sampling_level="token",
         beta=config.kl,
         use_bias_correction_kl=False,
-        epsilon=config.clip,
-        epsilon_high=config.clip,
-        entropy_coef=config.entropy,
+        epsilon=0.2,  # without effect, as each batch gives one step
+        epsilon_high=0.2,
         top_entropy_quantile=1.0,
         mask_truncated_completions=False,
         disable_dropout=True,
@@ -225,24 +224,9 @@ def _make_arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed:
         trust_remote_code=base.code is not None,
         # what is kept and told
         save_steps=CHECKPOINT_SHARE,
-        logging_steps=1,
+        logging_steps=LOGGING_SHARE,
         log_completions=False,
     )
-
-
-def _prepare_policy(base: ModelRef, config: GrpoConfig, folder: Path) -> Any:
-    """Return the model without adapters for TRL, which adds any new one itself so that checkpoints load.
-
-    TRL loads the KL reference from the path of the model's files, so a merged base is written to a file first.
-    """
-    if base.adapter is not None:
-        merged = folder / "base"
-        if int(os.environ.get("LOCAL_RANK", "0")) == 0 and not (merged / "config.json").is_file():
-            load_base(base, config).save_pretrained(merged)
-        if torch.distributed.is_initialized():
-            torch.distributed.barrier()
-        base = make_saved_ref(base, merged)
-    return make_trainable(load_base(fetch_model(base), config), None)
 
 
 def _make_rollouts(
@@ -252,40 +236,14 @@ def _make_rollouts(
     ends = sorted({tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])} - {None})
     if not is_vllm_backend(config, type(model).__name__):
         return TransformersRollouts(tokenizer, config.rollouts, ends)
-    path = model.config.name_or_path  # of the files of the base here, or of the merged ones
     return VllmRollouts(
         tokenizer,
         config,
         ends,
-        model=make_saved_ref(base, Path(path)) if base.adapter else replace(base, base=path),
+        model=replace(base, base=model.config.name_or_path),  # its files here
         dtype=config.compute_dtype,
         longest_prompt=max(len(task.prompt) for task in tasks),
     )
-
-
-def find_dead_end(history: Sequence[Mapping[str, float]], config: GrpoConfig) -> str | None:
-    """Return why the training ends early, or ``None`` if any of the last ``patience`` steps taught something."""
-    last = history[-config.patience :]
-    if len(last) < config.patience or any(entry["mixed_groups"] > 0 for entry in last):
-        return None
-    low, high = min(entry["reward"] for entry in last), max(entry["reward"] for entry in last)
-    always = f"was always {low:.3g}" if low == high else f"was {low:.3g} to {high:.3g}, but equal within each group,"
-    return (
-        f"the reward {always} in the last {config.patience} steps (student.patience), so nothing was learnt: no group "
-        "of answers had both outcomes; give a base that is right now and then, a larger group_size or other rows"
-    )
-
-
-def compute_curves(history: Sequence[Mapping[str, float]]) -> dict[str, list[float | None]]:
-    """Return the measures of each step, or the means of equal blocks of steps if there are more than ``NUM_POINTS``."""
-    size = max(1, -(-len(history) // NUM_POINTS))
-    blocks = [history[start : start + size] for start in range(0, len(history), size)]
-    found: dict[str, list[float | None]] = {"step": [float(block[-1]["step"]) for block in blocks]}
-    for name, key in CURVES.items():
-        values = [[entry[key] for entry in block if entry.get(key) is not None] for block in blocks]
-        if any(values):
-            found[name] = [float(np.mean(of_block)) if of_block else None for of_block in values]
-    return found
 
 
 class Game:
@@ -305,11 +263,6 @@ class Game:
         self._rollouts, self._seed = rollouts, seed
         self._played: list[tuple[RolloutTask, Rollout]] = []
 
-    @property
-    def row_ids(self) -> list[int]:
-        """The rows of the current batch."""
-        return sorted({task.row_id for task, _ in self._played})
-
     def play(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
         """Draw answers (TRL's ``rollout_func``). ``prompts`` are places of the training, each ``group_size`` times."""
         places = [int(place) for place in prompts]
@@ -328,12 +281,11 @@ class Game:
     def reward(self, *, log_metric: Callable[[str, float], None], **kwargs: object) -> list[float | None]:
         """Return the rewards of the answers just drawn, as TRL's reward function."""
         tasks, texts = [task for task, _ in self._played], [rollout.text for _, rollout in self._played]
-        graded = grade(self._domain, tasks, texts, format_reward=self.config.format_reward)
-        log_metric("right", float(np.mean([item.right for item in graded])))
+        graded = grade(self._domain, tasks, texts)
         log_metric("parsed", float(np.mean([item.parsed for item in graded])))
         log_metric("truncated", float(np.mean([rollout.truncated for _, rollout in self._played])))
         log_metric("reward_errors", float(np.mean([item.problem is not None for item in graded])))
-        return [item.reward for item in graded]
+        return [float(item.right) for item in graded]
 
 
 class Trainer(Guarded, GRPOTrainer):
@@ -344,7 +296,6 @@ class Trainer(Guarded, GRPOTrainer):
     gives the log-probabilities before the advantages are read, as a batch is one step. KL has no weights, as in TRL.
     """
 
-    game: Game
     _inputs: dict[str, Any] | None = None
 
     def compute_loss(
@@ -352,9 +303,7 @@ class Trainer(Guarded, GRPOTrainer):
     ) -> Any:
         """Return the loss of a micro-batch, and keep its inputs at hand for the importance weights."""
         self._inputs = dict(inputs)
-        loss: torch.Tensor = super().compute_loss(model, self._inputs, return_outputs, num_items_in_batch)
-        self.remember(self.game.row_ids, loss)
-        return loss
+        return super().compute_loss(model, self._inputs, return_outputs, num_items_in_batch)
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -373,12 +322,3 @@ class Trainer(Guarded, GRPOTrainer):
             gap = difference_BT.abs().sum() / mask_BT.sum()
             self._metrics["train"]["gap"].append(self.accelerator.gather(gap).mean().item())
         return found
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log a step as TRL does, with the share of groups that have both outcomes; stop if rewards teach nothing."""
-        flat = self._metrics["train"].pop("frac_reward_zero_std", None)
-        if flat:
-            logs["mixed_groups"] = 1 - sum(flat) / len(flat)
-        super().log(logs, start_time)
-        if find_dead_end([entry for entry in self.state.log_history if "reward" in entry], self.game.config):
-            self.control.should_training_stop = True

@@ -4,9 +4,8 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
 from curation.config import LmStudentConfig, LoraConfig
+from curation.config.models import ADAPTER_MEND
 from curation.errors import ConfigError
 from curation.models import load_model, resolve
 from curation.models.loading import make_saved_ref
@@ -37,8 +36,6 @@ class TrainingRecord:
     seconds: float
     curves: dict[str, list[float | None]] = field(default_factory=dict)
     """Further measures by name, with ``step``: one value per logging interval, ``None`` if not measured."""
-    stopped: str | None = None
-    """The reason why the training ended before its last step, if it did."""
     dropped: list[int] = field(default_factory=list)
     """The ids of the rows that were dropped, ascending."""
 
@@ -57,52 +54,37 @@ def count_warm_up_steps(wanted: int, num_steps: int) -> int:
 
 
 def load_base(base: ModelRef, config: LmStudentConfig) -> "PreTrainedModel":
-    """Return the base of a training on the CPU, with its own adapter, if any, merged into it.
+    """Return the base of a training on the CPU; raise ``ConfigError`` if it has an adapter.
 
     With a new adapter none of its weights are trained, so they are stored in the compute type of the training: autocast
     would otherwise cast every float32 weight at each use, and each weight would take 4 bytes. Weights that are trained
     are always float32: bfloat16 has 8 bits, and an update of AdamW below 1/256 of a weight would be rounded away (mixed
     precision with master weights; Micikevicius et al. 2018, arXiv 1710.03740).
     """
-    model = load_model(base, dtype="float32" if config.lora is None else config.compute_dtype)
-    if base.adapter is not None and config.lora is None:
-        model.requires_grad_()  # peft froze the weights into which it merged the adapter
-    return model
+    if base.adapter is not None:
+        raise ConfigError(f"{base.base}: {ADAPTER_MEND}")
+    return load_model(base, dtype="float32" if config.lora is None else config.compute_dtype)
 
 
 def make_trainable(model: "PreTrainedModel", lora: LoraConfig | None) -> Any:
-    """Return the model to train: unchanged, or with a new adapter of :func:`make_adapter_config`, whose errors pass."""
+    """Return the model to train: unchanged, or with a new adapter of :func:`make_adapter_config`."""
     model.config.use_cache = False  # also avoids a warning of transformers under gradient checkpointing
     if lora is None:
         return model
     from peft import get_peft_model
 
-    return get_peft_model(model, make_adapter_config(model, lora))
+    return get_peft_model(model, make_adapter_config(lora))
 
 
-def make_adapter_config(model: "PreTrainedModel", lora: LoraConfig) -> "peft.LoraConfig":
-    """Return an adapter on the modules that ``lora`` names, by default all linear layers but the output embedding.
-
-    Raises:
-        ConfigError: the model has no module of a given name that can have an adapter.
-    """
+def make_adapter_config(lora: LoraConfig) -> "peft.LoraConfig":
+    """Return an adapter on all linear layers but the output embedding."""
     import peft
 
-    if lora.targets != "all-linear":
-        kinds = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d)
-        known = [name for name, module in model.named_modules() if isinstance(module, kinds)]
-        unknown = [name for name in lora.targets if not any(f".{each}".endswith(f".{name}") for each in known)]
-        if unknown:
-            raise ConfigError(
-                f"lora.targets: the model {model.config.name_or_path!r} has no module "
-                f"{', '.join(map(repr, unknown))} for an adapter; known: "
-                f"{', '.join(sorted({name.rpartition('.')[2] for name in known}))}, or all-linear"
-            )
     return peft.LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
-        target_modules=lora.targets,
+        target_modules="all-linear",
         task_type="CAUSAL_LM",
     )
 
@@ -111,8 +93,6 @@ def read_saved(base: ModelRef, lora: LoraConfig | None, output: Place) -> Traini
     """Return the model that :meth:`train.trainer.Guarded.finish` saved to ``output``, and its record."""
     if lora is None:
         model = resolve(str(output), code=make_saved_ref(base, output).code)
-    elif base.adapter is None:
-        model = replace(base, adapter=str(output))
     else:
-        model = resolve(str(output / "base"), adapter=str(output), code=make_saved_ref(base, output / "base").code)
+        model = replace(base, adapter=str(output))
     return TrainingResult(model=model, record=TrainingRecord(**json.loads((output / TRAINING).read_text())))

@@ -40,20 +40,17 @@ class RolloutTask:
     """The trusted label: the teacher's, or in gold arms the gold one; ``None`` if unparsed (no answer is right)."""
 
 
-class AnswerReward(NamedTuple):
-    """The reward of an answer and its reasons."""
+class GradedAnswer(NamedTuple):
+    """The grade of an answer; its reward is 1 if it is right, else 0."""
 
-    reward: float
     right: bool
     parsed: bool
-    problem: str | None
-    """The reason why the domain could not grade the answer, whose reward is then 0."""
+    problem: str | None = None
+    """The reason why the domain could not grade the answer, which then counts as wrong."""
 
 
-def grade(
-    domain: Domain, tasks: Sequence[RolloutTask], texts: Sequence[str], *, format_reward: float
-) -> list[AnswerReward]:
-    """Return each answer's reward: 1 if the domain finds it right, plus ``format_reward`` if it has a label."""
+def grade(domain: Domain, tasks: Sequence[RolloutTask], texts: Sequence[str]) -> list[GradedAnswer]:
+    """Return the grade of each answer by the domain."""
     read = [attempt(domain.parse, text, task.example) for task, text in zip(tasks, texts, strict=True)]
     asked = [
         place
@@ -68,10 +65,7 @@ def grade(
         verdict, parsed = verdicts.get(place, False), label is not None
         if isinstance(verdict, RowError):
             problem, verdict = format_error(verdict), False
-        if problem:
-            found.append(AnswerReward(0.0, False, False, problem))
-        else:
-            found.append(AnswerReward(float(verdict) + format_reward * parsed, verdict, parsed, None))
+        found.append(GradedAnswer(False, False, problem) if problem else GradedAnswer(verdict, parsed))
     return found
 
 
@@ -92,7 +86,7 @@ class Rollout(NamedTuple):
     logprobs: list[float]
     """Log-probability of each token under the distribution that it was drawn from."""
     text: str
-    """The text of the answer without special tokens, cut before the first stop string."""
+    """The text of the answer without special tokens."""
     truncated: bool
     """Whether the answer reached ``max_tokens`` without an end."""
 
@@ -111,20 +105,11 @@ class Rollouts(ABC):
     def close(self) -> None:  # noqa: B027 - only an engine holds anything
         """Free the resources that only drawing needs."""
 
-    def _decode(self, tokens: list[int]) -> str:
-        return decode_tokens(self._tokenizer, tokens)
-
     def _cut(self, tokens: list[int], logprobs: list[float]) -> Rollout:
         """Return the answer in sampled tokens, which may have others after the answer's end."""
-        num_all, stops = len(tokens), self._config.stop
         end = next((place + 1 for place, token in enumerate(tokens) if token in self._ends), None)
         tokens = tokens[:end]
-        text = self._decode(tokens)
-        if cuts := [place for stop in stops if (place := text.find(stop)) >= 0]:
-            text = text[: min(cuts)]
-            end = next(k for k in range(1, num_all + 1) if any(stop in self._decode(tokens[:k]) for stop in stops))
-            tokens = tokens[:end]
-        return Rollout(tokens, logprobs[: len(tokens)], text, truncated=end is None)
+        return Rollout(tokens, logprobs[: len(tokens)], decode_tokens(self._tokenizer, tokens), truncated=end is None)
 
 
 def make_seeds(seed: int, places_B: Sequence[int], group_size: int, start: int) -> list[int]:
@@ -165,7 +150,6 @@ class TransformersRollouts(Rollouts):
         mask_BT = (torch.arange(width, device=device) >= width - lengths_B1).long()
         read: dict[str, Any] = {"position_ids": (mask_BT.cumsum(1) - 1).clamp(min=0), "past_key_values": None}
         seeds_B = np.asarray([item.seed for item in wanted], dtype=np.int64)
-        tail = 2 * max(map(len, self._config.stop), default=0)  # tokens; a character may have several
         tokens: list[list[int]] = [[] for _ in wanted]
         logprobs: list[list[float]] = [[] for _ in wanted]
         open_rows = set(range(len(wanted)))
@@ -185,10 +169,7 @@ class TransformersRollouts(Rollouts):
             for row, (token, logprob) in enumerate(zip(token_B1[:, 0].tolist(), of_tokens, strict=True)):
                 tokens[row].append(token)
                 logprobs[row].append(logprob)
-                if row not in open_rows:
-                    continue  # what is drawn after its end is cut off
-                has_stop = tail and any(stop in self._decode(tokens[row][-tail:]) for stop in self._config.stop)
-                if token in self._ends or has_stop:
+                if token in self._ends:  # what is drawn after it is cut off
                     open_rows.discard(row)
             if not open_rows:
                 break

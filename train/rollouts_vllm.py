@@ -7,7 +7,6 @@ that a draw leaves the trained weights bit by bit as they were (TRL merges and u
 import gc
 import logging
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -110,7 +109,6 @@ class VllmRollouts(Rollouts):
         try:
             with patch_environment(**_find_ranks()):
                 self._llm: Any = _start(
-                    tokenizer,
                     config,
                     model,
                     dtype=dtype,
@@ -144,10 +142,9 @@ class VllmRollouts(Rollouts):
         shared = {
             "max_tokens": self._config.max_tokens,
             "temperature": self._config.temperature,
-            "stop": list(self._config.stop),
             "stop_token_ids": self._ends,
             "ignore_eos": True,  # the tokens that end an answer are ours
-            "detokenize": bool(self._config.stop),
+            "detokenize": False,
             "logprobs": 0,  # of the drawn token
             "flat_logprobs": True,
             "output_kind": RequestOutputKind.FINAL_ONLY,
@@ -207,8 +204,8 @@ def _make_group(size: int) -> Any:
     return torch.distributed.new_subgroups_by_enumeration(groups)[0]  # type: ignore[no-untyped-call]
 
 
-def _start(tokenizer: Any, config: GrpoConfig, model: ModelRef, **engine: Any) -> Any:
-    """Return an ``LLM`` of vLLM, with a tokenizer only if there are stop strings."""
+def _start(config: GrpoConfig, model: ModelRef, **engine: Any) -> Any:
+    """Return an ``LLM`` of vLLM."""
     from vllm import LLM
 
     if config.gpus_per_worker > 0:
@@ -216,16 +213,12 @@ def _start(tokenizer: Any, config: GrpoConfig, model: ModelRef, **engine: Any) -
     else:
         del engine["gpu_memory_utilization"]
         engine |= {"kv_cache_memory_bytes": CPU_CACHE_BYTES, "enforce_eager": True}
-    with tempfile.TemporaryDirectory(prefix="tokenizer-") as directory:
-        if config.rollouts.stop:
-            tokenizer.save_pretrained(directory)
-            engine["tokenizer"] = directory
-        return LLM(
-            skip_tokenizer_init=not config.rollouts.stop,
-            logprobs_mode="processed_logprobs",  # at the temperature
-            disable_log_stats=True,
-            **make_engine_arguments(model) | engine,
-        )
+    return LLM(
+        skip_tokenizer_init=True,
+        logprobs_mode="processed_logprobs",  # at the temperature
+        disable_log_stats=True,
+        **make_engine_arguments(model) | engine,
+    )
 
 
 def _renew_head(worker: Any) -> None:

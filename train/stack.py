@@ -19,7 +19,7 @@ from curation.arrays import Float64s
 from curation.config import TrustConfig
 from curation.errors import DegenerateSourceError, SourceError
 from curation.hashing import derive, hash_unit
-from curation.json_types import Json
+from curation.json_types import Json, JsonView
 from curation.metrics import compute_auc_value
 from curation.trust.class_probe import CLASS_PROBE, LABEL
 from curation.trust.deep_ensemble import DeepEnsemble
@@ -28,11 +28,20 @@ from curation.trust.parts import FIT, UNUSED, VALIDATION
 from curation.trust.stacked import NETWORKS, Probes, StackedTrust, Trees
 from train.combining import NUM_LEADS, Candidate, Folded, assign_folds, choose_candidate, has_spread
 from train.probes import fit_class_probe, fit_ridge
-from train.recipe import Recipe, parse_recipe
 from train.trust import compute_components, compute_logits_at, fit_neural, project_rows
 from train.trust_loop import LabelledRows, Note, drop_note, note_part
 
 STACKED, CONFIDENCE = "stacked", "fitted_confidence"
+FOLDS = 5
+PROBE_ROWS = 80
+"""Minimum number of labelled rows for members that read the states; with fewer, only the numbers are used."""
+TREE_ROWS = 2_000
+"""Minimum number of labelled rows for combining by boosted trees, if better, in place of a logistic regression."""
+PROOF = 2.0
+"""The lead in cross-validated AUC, in standard errors of the difference, at which a simpler function replaces the whole
+stack."""
+NETWORK: JsonView = {"depth": 2, "width": 128, "learning_rate": 1e-3, "max_steps": 1_000, "patience": 200}
+"""Settings of the networks; classes weigh the same, so that their logits are those of probabilities."""
 STOPPING = 0.125
 """The share of the other folds' rows by which a fold's network is stopped early."""
 
@@ -44,38 +53,36 @@ def fit_stacked(
     seed: int,
     origin: Mapping[str, object],
     note: Note = drop_note,
-    **options: object,
+    network_rows: int = 500,
 ) -> StackedTrust:
-    """Return a stack of these rows with the settings ``options`` (:class:`train.recipe.Recipe`).
+    """Return a stack of these rows; ``network_rows`` is the minimum number of labelled rows for networks.
 
     Raises:
         DegenerateSourceError: all labels are right, or all are wrong.
         SourceError: the labels hold no number that differs between rows.
-        ConfigError: an option is unknown or has a value that is not allowed.
         RunFailedError: the loss of a network is not finite.
     """
-    recipe = parse_recipe(options)
-    stack = _Stack(rows, config, recipe, seed)
+    stack = _Stack(rows, config, seed)
     free = stack.free
-    if stack.rarer < 2 * recipe.folds:
+    if stack.rarer < 2 * FOLDS:
         name = free[0].name
         reason = (
             f"trust is {name} alone: of {stack.num_rows:,} labelled rows {stack.rarer} have the rarer outcome, and "
-            f"{2 * recipe.folds} are needed to compare it with more; label more source rows"
+            f"{2 * FOLDS} are needed to compare it with more; label more source rows"
         )
         return stack.made(free[0], origin, {"taken": name, "candidates": [], "reason": reason})
     numbers = stacked = stack.fit_logistic(CONFIDENCE, [])
-    if stack.num_rows >= recipe.probe_rows and config.inputs:
+    if stack.num_rows >= PROBE_ROWS and config.inputs:
         stack.fit_probes()
         stack.fit_class_probe()
-        if stack.num_rows >= recipe.network_rows:
+        if stack.num_rows >= network_rows:
             stack.fit_networks(note)
         stacked = stack.fit_logistic(STACKED, stack.members)
-        if stack.num_rows >= recipe.tree_rows:  # boosted trees, if better
+        if stack.num_rows >= TREE_ROWS:  # boosted trees, if better
             trees = stack.folded.trees(STACKED, *stack.join_columns(stack.members), config)
             stacked = max(stacked, trees, key=lambda candidate: compute_auc_value(candidate.raw_M, stack.correct_M))
     simpler = [*free, *([] if stacked is numbers else [numbers])]
-    taken, choice = choose_candidate(simpler, stacked, stack.correct_M, recipe.proof)
+    taken, choice = choose_candidate(simpler, stacked, stack.correct_M, PROOF)
     return stack.made(taken, origin, choice)
 
 
@@ -83,17 +90,17 @@ def fit_confidence(
     rows: LabelledRows, config: TrustConfig, *, seed: int, origin: Mapping[str, object], note: Note = drop_note
 ) -> StackedTrust:
     """Fit one logistic regression on the numbers of the rows' answers, without the states."""
-    stack = _Stack(rows, config, Recipe(), seed)
-    few = stack.rarer < 2 * stack.recipe.folds
+    stack = _Stack(rows, config, seed)
+    few = stack.rarer < 2 * FOLDS
     return stack.made(stack.free[0] if few else stack.fit_logistic(CONFIDENCE, []), origin, None)
 
 
 class _Stack:
     """The labelled rows that are used, and the members fitted on them."""
 
-    def __init__(self, rows: LabelledRows, config: TrustConfig, recipe: Recipe, seed: int) -> None:
+    def __init__(self, rows: LabelledRows, config: TrustConfig, seed: int) -> None:
         """Use all of ``rows`` that are in a part."""
-        self._rows, self._config, self.recipe, self._seed = rows, config, recipe, seed
+        self._rows, self._config, self._seed = rows, config, seed
         self._used_M = np.flatnonzero(rows.part_N >= 0)
         self.correct_M = rows.correct_N[self._used_M]
         self.num_rows = len(self.correct_M)
@@ -106,7 +113,7 @@ class _Stack:
                 "both right and wrong ones are needed; give more source rows or another teacher"
             )
         cluster_M = None if rows.cluster_N is None else rows.cluster_N[self._used_M]
-        fold_M = assign_folds(rows.row_ids_N[self._used_M], self.correct_M, recipe.folds, seed, cluster_M=cluster_M)
+        fold_M = assign_folds(rows.row_ids_N[self._used_M], self.correct_M, FOLDS, seed, cluster_M=cluster_M)
         self.folded = Folded(self.correct_M, fold_M)
         known = [name for name in rows.numbers if name != LABEL]  # the class of a label is no number of the answer
         kept = [name in known and has_spread(rows.numbers_NK[self._used_M, n]) for n, name in enumerate(rows.numbers)]
@@ -177,18 +184,18 @@ class _Stack:
 
         Some rows of the other folds are for early stopping.
         """
-        (rows, pca), num_folds = self._projected, self.recipe.folds
-        settings = self.recipe.network(self._config).model_copy(update={"pca": None})
+        rows, pca = self._projected
+        settings = self._config.model_copy(update={**NETWORK, "class_weight": 0.0, "pca": None})
         fold_N = np.full(len(rows.part_N), UNUSED)
         fold_N[self._used_M] = self.folded.fold_M
         out_M, nets = np.empty(self.num_rows), []
-        for fold in range(num_folds):
+        for fold in range(FOLDS):
             own = derive(self._seed, f"fold {fold}")
             stops_N = hash_unit(rows.row_ids_N if rows.cluster_N is None else rows.cluster_N, derive(own, "stopping"))
             part_N = np.where(stops_N < STOPPING, np.int8(VALIDATION), np.int8(FIT))
             part_N[(fold_N == fold) | (fold_N < 0)] = UNUSED
             of_others = rows._replace(part_N=part_N)
-            network = fit_neural(of_others, settings, seed=own, origin={}, note=note_part(note, fold, num_folds))
+            network = fit_neural(of_others, settings, seed=own, origin={}, note=note_part(note, fold, FOLDS))
             held_M = self.folded.fold_M == fold
             out_M[held_M] = compute_logits_at(network, rows, self._used_M[held_M])
             nets.append(network.net)
@@ -213,7 +220,7 @@ class _Stack:
             "num_fit": self.num_rows,
             "num_repeats": self._rows.num_repeats,
             "share_right_fit": float(self.correct_M.mean()),
-            "folds": self.recipe.folds,
+            "folds": FOLDS,
             "combined_by": "trees" if isinstance(taken.combination.model, Trees) else "logistic regression",
             "choice": choice,
         }

@@ -1,22 +1,14 @@
-"""Rows of a selection as token ids, in batches whose order follows from the seed.
-
-The rows are tokenised once, into a file on this worker's disk that is mapped into memory. In memory a worker keeps the
-position, the length and the order of each row (20 bytes).
-"""
+"""Rows of a selection as token ids, in batches whose order follows from the seed."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-import lance
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import torch
-from datasets import Dataset as ArrowRows
 from torch.utils.data import BatchSampler, Dataset
 
 from curation.arrays import Int64s
@@ -24,13 +16,12 @@ from curation.config import LmStudentConfig
 from curation.domains.pair import format_continuation
 from curation.refs import TableRef
 from curation.tables import io
-from train.launch import count_workers, gather_values
 from train.tokens import Pair, TrainingRow, count_tokens, tokenize
 
 GROUPED_BATCHES = 50
 """The number of global batches within which rows are sorted by length, as in ``transformers``."""
 SCAN_ROWS = 4096
-"""Number of rows that a worker tokenises at a time."""
+"""Number of rows that are tokenised at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,75 +102,50 @@ class Division(BatchSampler):
 class TokenRows(Dataset[TrainingRow]):
     """The rows of a table that fit a training's ``max_length``, as token ids, in the order of their row ids."""
 
-    def __init__(self, table: TableRef, tokenizer: Any, config: LmStudentConfig, file: Path) -> None:
-        """Tokenise the rows into ``file``; the workers of a training share the work, so all of them call this.
-
-        Rows are a prompt and a completion or, for ``method: dpo``, a chosen and a rejected answer, with their trust if
-        ``weight_by_trust`` is set.
-        """
-        dataset: Any = lance.dataset(table.uri, version=table.version)
+    def __init__(self, table: TableRef, tokenizer: Any, config: LmStudentConfig) -> None:
+        """Tokenise the rows: a prompt and a completion or, for ``method: dpo``, a chosen and a rejected answer."""
         answers = ["chosen", "rejected"] if config.method == "dpo" else ["completion"]
-        with_trust = getattr(config, "weight_by_trust", False)
-        columns = ["row_id", "prompt", *answers, *(["trust"] if with_trust else [])]
-        fields = {"row_id": pa.int64(), "input_ids": pa.list_(pa.int32()), "num_prompt": pa.int32()}
-        fields |= {"rejected": fields["input_ids"]} if len(answers) > 1 else {}
-        fields |= {"trust": pa.float64()} if with_trust else {}
-        self.num_rows: int = dataset.count_rows()
-        num_workers = count_workers()
-        rank = torch.distributed.get_rank() if num_workers > 1 else 0
-        lengths, digest = [np.empty(0, np.int32)], 0
-        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, pa.schema(fields)) as writer:
-            for start in range(0, self.num_rows, SCAN_ROWS * num_workers):
-                first = min(start + rank * SCAN_ROWS, self.num_rows)
-                part = dataset.to_table(columns, offset=first, limit=min(SCAN_ROWS, self.num_rows - first))
-                rows = _tokenize(part, tokenizer, config, answers)
-                own = sum(int.from_bytes(hashlib.blake2b(repr(row).encode(), digest_size=16).digest()) for row in rows)
-                counts = np.array([count_tokens(row) for row in rows], np.int32)
-                batch = pa.RecordBatch.from_pylist(rows, schema=pa.schema(fields))
-                for batch_there, counts_B, sum_of_digests in gather_values((batch, counts, own)):
-                    writer.write_batch(batch_there)
-                    lengths.append(counts_B)
-                    digest += sum_of_digests
-        self.digest = f"{digest % 2**128:032x}"
-        """Digest of all rows, whatever their order in the table."""
-        self._rows = ArrowRows.from_file(str(file))
-        lengths_N, row_ids_N = np.concatenate(lengths), self._rows.data["row_id"].to_numpy()
-        by_id_N = np.argsort(row_ids_N, kind="stable")
-        fits_N = lengths_N[by_id_N] <= config.max_length
-        self._positions_N = by_id_N[fits_N]
-        self.lengths_N = lengths_N[self._positions_N]
+        row_ids_N = io.read(table, columns=["row_id"])["row_id"].to_numpy()
+        order_N = np.argsort(row_ids_N, kind="stable")
+        ids, fields = pa.list_(pa.int32()), {"row_id": pa.int64(), "num_prompt": pa.int32()}
+        schema = pa.schema(fields | dict.fromkeys(["input_ids", "rejected"][: len(answers)], ids))
+        digest, parts = hashlib.blake2b(digest_size=16), [schema.empty_table()]
+        lengths: list[int] = []
+        for start in range(0, len(order_N), SCAN_ROWS):
+            texts = io.take_offsets(table, order_N[start : start + SCAN_ROWS], ["row_id", "prompt", *answers])
+            rows = _tokenize(texts, tokenizer, config, answers)
+            digest.update(repr(rows).encode())
+            lengths += map(count_tokens, rows)
+            parts.append(pa.Table.from_pylist(rows, schema=schema))
+        fits_N = np.array(lengths, np.int32) <= config.max_length
+        self.digest = digest.hexdigest()
+        """Digest of all rows."""
+        self.num_rows = len(row_ids_N)
+        """The number of all rows."""
+        self._rows = pa.concat_tables(parts).filter(pa.array(fits_N)).combine_chunks()
+        self.lengths_N = np.array(lengths, np.int32)[fits_N]
         """The number of tokens of each row."""
-        self.dropped_M: Int64s = row_ids_N[by_id_N[~fits_N]]
+        self.dropped_M: Int64s = row_ids_N[order_N[~fits_N]]
         """The ids of the rows with more tokens than the limit, ascending."""
-        self.mean_trust: float | None = None
-        """Mean trust of the rows, or None if trust is not read or no row fits."""
-        if with_trust and len(self):
-            self.mean_trust = float(self._rows.data["trust"].to_numpy()[self._positions_N].mean())
 
     def __len__(self) -> int:
-        return len(self._positions_N)
+        return len(self.lengths_N)
 
     def __getitems__(self, indices: Sequence[int]) -> list[TrainingRow]:
-        found: list[Any] = self._rows.__getitems__(self._positions_N[list(indices)].tolist()) if len(indices) else []
+        found: list[Any] = self._rows.take(pa.array(indices, pa.int64())).to_pylist()
         return found
 
 
 def _tokenize(table: pa.Table, tokenizer: Any, config: LmStudentConfig, answers: Sequence[str]) -> list[TrainingRow]:
     """Return all rows of a table as token ids, whatever their length."""
-    prompts, template = table["prompt"].to_pylist(), config.chat_template
+    prompts, row_ids, template = table["prompt"].to_pylist(), table["row_id"].to_pylist(), config.chat_template
     found = []
     for name in answers:
         texts = table[name].to_pylist()
         completions = texts if name == "completion" else map(format_continuation, prompts, texts)
         found.append(tokenize(tokenizer, list(map(Pair, prompts, completions)), None, chat_template=template))
-    kept = table.select([name for name in ("row_id", "trust") if name in table.column_names]).to_pylist()
-    worse = [{"rejected": row["input_ids"]} for row in found[1]] if len(found) > 1 else [{} for _ in kept]
-    rows: list[Any] = [{**row, **of_row, **other} for row, of_row, other in zip(found[0], kept, worse, strict=True)]
+    worse = [{"rejected": row["input_ids"]} for row in found[1]] if len(found) > 1 else [{} for _ in row_ids]
+    rows: list[Any] = [
+        {"row_id": row_id, **row, **other} for row_id, row, other in zip(row_ids, found[0], worse, strict=True)
+    ]
     return rows
-
-
-def write_pairs(pairs: Sequence[Pair], path: Path) -> TableRef:
-    """Write pairs as a table to train on, with their numbers as row ids."""
-    rows = [{"row_id": number, **pair._asdict()} for number, pair in enumerate(pairs)]
-    schema = pa.schema([("row_id", pa.int64()), ("prompt", pa.string()), ("completion", pa.string())])
-    return io.write(pa.Table.from_pylist(rows, schema=schema), str(path))

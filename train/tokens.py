@@ -27,7 +27,6 @@ class TrainingRow(TypedDict):
     input_ids: list[int]
     num_prompt: int
     row_id: NotRequired[int]
-    trust: NotRequired[float]
     rejected: NotRequired[list[int]]
     """The ids of the prompt and the rejected answer, if ``input_ids`` has those of the chosen one."""
 

@@ -2,22 +2,19 @@
 
 A killed worker is replaced and resumes from the last checkpoint beside ``output``. On several nodes ``output`` is a
 directory that all of them share, or in an object store; with an object store, workers train in local directories.
-``transformers.Trainer`` stops here at a non-finite loss or gradient, and at a full disk.
+``transformers.Trainer`` stops here at a non-finite loss or gradient.
 """
 
 import contextlib
-import errno
 import json
-import math
 import pickle
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import lance
-import numpy as np
 import torch
 from accelerate.utils import (  # type: ignore[import-untyped]
     DistributedType,
@@ -32,31 +29,16 @@ from transformers import PrinterCallback, Trainer
 from curation.config import LmStudentConfig, LoraConfig
 from curation.errors import ConfigError, SourceError, TrainingError
 from curation.json_types import Json
-from curation.models import load_model
 from curation.refs import ModelRef, TableRef
 from curation.storage.cache import scratch, staged
 from curation.storage.paths import Place, Remote, to_place
 from curation.telemetry.standing import Update
 from train.callbacks import Partial, StoredCheckpoints
-from train.launch import FINAL, Notes, count_workers, gather_values, launch, require_claim
+from train.launch import FINAL, Notes, count_workers, launch, require_claim
 from train.models import TRAINING, TrainingRecord, TrainingResult, read_saved
 
-MOST_POSITIONS = 256
-"""Maximum number of labels, and of end tokens, of a micro-batch that are examined."""
-RAREST_END = -20.0
-"""The mean log-probability of the end token below which the base counts as not writing it."""
-FEWEST_WORDS, FLAT = 10_000, 0.75
-"""Models with fewer words, or whose distribution has at least this share of the highest entropy, may begin with a loss
-above a uniform draw's: small models made from scratch and untrained ones do, and learn."""
-SHOWN_ROWS = 20
-"""Maximum number of row ids in a message."""
 READ_ONCE = {"ACCELERATE_USE_FSDP": "true", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}
 """Environment variables that make ``transformers`` read a model's weights only in the first worker."""
-
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-"""Errors of a file system that trying again does not mend."""
-HIDDEN = ("PytorchStreamWriter failed", "inline_container.cc", *(f"(os error {number})" for number in FULL))
-"""Words of torch's and safetensors' writers, which hide these errors in their own."""
 
 Learn = Callable[..., TrainingRecord]
 """A training method, called in each worker as ``learn(base, rows, config, seed=, output=, progress=, kept=, **read)``.
@@ -118,64 +100,6 @@ def _train(task: Json, notes: Notes | None) -> None:
                 require_claim()
     except FINAL as error:
         raise type(error)(f"student {task['name']}: {error}") from error
-
-
-class FirstStep:
-    """The log-probabilities that a base gives the labels of the first step, before any weight has changed.
-
-    If the base finds these tokens all but impossible, the labels are a mistake, usually of the tokenizer of another
-    model or of another end token; a whole training would then teach nothing. Shapes: B rows of a batch, K labels of
-    each, T labels and W end tokens examined, V words of the vocabulary.
-    """
-
-    def __init__(self, name: str, tokenizer: Any, ignored: int) -> None:
-        """Check a training called ``name``; ``ignored`` is the label of positions that do not count."""
-        self._name, self._tokenizer, self._ignored = name, tokenizer, ignored
-        self._sums = np.zeros(5)
-        """Over positions: labels, their loss, entropy, end tokens, their log-probability; logarithms are natural."""
-        self._num_words, self._instead = 0, ""
-
-    @torch.no_grad()
-    def add(self, logits_BTV: torch.Tensor, labels_BK: torch.Tensor) -> None:
-        """Add a micro-batch, with logits and labels as :func:`train.sft.compute_completion_loss` takes them."""
-        targets_BK, logits_BKV = labels_BK[:, 1:], logits_BTV[:, -labels_BK.shape[1] : -1]
-        end = self._tokenizer.eos_token_id
-        labelled_BK, ends_BK = targets_BK != self._ignored, targets_BK == end
-        # Places before logits, so that no more logits than these are copied.
-        logprobs_TV, at_end_WV = (
-            logits_BKV[taken_BK.nonzero()[:MOST_POSITIONS].unbind(1)].float().log_softmax(-1)
-            for taken_BK in (labelled_BK, ends_BK)
-        )
-        targets_T1 = targets_BK[labelled_BK][:MOST_POSITIONS, None]
-        loss = -float(logprobs_TV.gather(1, targets_T1).sum())
-        entropy = -float((logprobs_TV.exp() * logprobs_TV).nan_to_num().sum())
-        self._sums += (len(targets_T1), loss, entropy, len(at_end_WV), float(at_end_WV[:, end].sum()))
-        self._num_words = logits_BTV.shape[-1]
-        if len(at_end_WV) and not self._instead:
-            likeliest = at_end_WV.mean(dim=0).argmax()
-            found = self._tokenizer.convert_ids_to_tokens([int(likeliest)])[0]
-            self._instead = f"{found!r} ({float(at_end_WV[:, likeliest].mean()):.1f})"
-
-    def check(self) -> None:
-        """Raise ``TrainingError`` if the base cannot be meant for these labels; all workers call this together."""
-        sums, instead = zip(*gather_values((self._sums, self._instead)), strict=True)
-        labels, loss, entropy, ends, end_logprob = np.sum(sums, axis=0).tolist()
-        loss, entropy, end_logprob = loss / max(labels, 1), entropy / max(labels, 1), end_logprob / max(ends, 1)
-        num_words = self._num_words
-        mend = "; if it is meant (a token or a vocabulary of your own), set student.check_first_step: false"
-        if end_logprob < RAREST_END:
-            raise TrainingError(
-                f"{self._name}: the tokenizer ends a completion with {self._tokenizer.eos_token!r}, which the base "
-                f"does not write: its log-probability on the first rows is {end_logprob:.1f} nats, and the likeliest "
-                f"token there is {next(filter(None, instead), '')}; name the end token of the base as eos_token in its "
-                f"tokenizer_config.json{mend}"
-            )
-        if num_words >= FEWEST_WORDS and entropy < FLAT * math.log(num_words) and loss > math.log(num_words):
-            raise TrainingError(
-                f"{self._name}: the first loss is {loss:.1f} nats a token, above the {math.log(num_words):.1f} of a "
-                f"uniform draw among {num_words:,} words, so the base does not read these rows as they are written; "
-                f"check that tokenizer and weights are of one model, and student.chat_template{mend}"
-            )
 
 
 def count_accumulation_steps(config: LmStudentConfig, num_workers: int) -> int:
@@ -257,16 +181,10 @@ def shift_warm_up(scheduler: Any, warm_up: int) -> Any:
 
 
 class Guarded(Trainer):
-    """A trainer, or a mixin before one, that stops at non-finite values and full disks, and shards on CPUs.
+    """A trainer, or a mixin before one, that stops at non-finite values, and shards on CPUs.
 
-    All workers stop together. Subclasses call :meth:`remember` for each micro-batch.
+    All workers stop together.
     """
-
-    _batches: list[tuple[Sequence[int], torch.Tensor]]
-
-    def remember(self, row_ids: Sequence[int], loss: torch.Tensor) -> None:
-        """Keep a micro-batch's rows and loss until the step ends."""
-        self._batches = [*getattr(self, "_batches", ()), (row_ids, loss.detach())]
 
     def create_accelerator_and_postprocess(self) -> None:
         """Create the accelerator as ``transformers`` does, but with FSDP2 on CPUs too, which accelerate omits."""
@@ -298,13 +216,10 @@ class Guarded(Trainer):
                 f"{unfinished.folder} and give the same command: the training begins anew"
             ) from error
 
-    def finish(
-        self, unfinished: Partial, tokenizer: Any, base: ModelRef, lora: LoraConfig | None, record: TrainingRecord
-    ) -> None:
+    def finish(self, unfinished: Partial, tokenizer: Any, lora: LoraConfig | None, record: TrainingRecord) -> None:
         """Save an adapter, or a full model with its tokenizer, and the record of its training in the result's place.
 
-        An adapter that was trained on a base with an adapter gets the merged base beside it, in ``base``, in the type
-        that it was trained on, and refers to it by its final place. All workers gather a sharded model's weights.
+        All workers gather a sharded model's weights.
         """
         gathered: dict[str, torch.Tensor] = {}
         model: Any = self.model
@@ -321,14 +236,8 @@ class Guarded(Trainer):
                 trained.save_pretrained(path, state_dict=weights)
                 tokenizer.save_pretrained(path)
             else:
-                if base.adapter is not None:  # not what was merged into it
-                    trained.peft_config["default"].base_model_name_or_path = str(unfinished.output / "base")
                 # Without save_embedding_layers peft asks the hub whether they were changed.
                 trained.save_pretrained(path, state_dict=weights, save_embedding_layers=False)
-            if lora is not None and base.adapter is not None:
-                dtype = str(trained.get_input_embeddings().weight.dtype).removeprefix("torch.")
-                load_model(base, dtype=dtype).save_pretrained(path / "base")
-                tokenizer.save_pretrained(path / "base")
             (path / TRAINING).write_text(json.dumps(asdict(record)))
 
         if self.is_world_process_zero():
@@ -338,44 +247,19 @@ class Guarded(Trainer):
     def _get_grad_norm(self, model: object, grad_norm: object = None) -> Any:
         """Return the norm of the step's gradients, which is the same in all workers, or raise if it is not finite."""
         norm: Any = super()._get_grad_norm(model, grad_norm)  # type: ignore[no-untyped-call]
-        step, self._batches = self._batches, []
-        if torch.isfinite(torch.as_tensor(norm)):
-            return norm
-        own = [(row, not torch.isfinite(loss)) for rows, loss in step for row in rows]
-        found = [pair for each in gather_values(own) for pair in each]
-        broken = {row for row, is_broken in found if is_broken}
-        named = sorted(broken or {row for row, _ in found})
-        more = f" and {len(named) - SHOWN_ROWS} more" if len(named) > SHOWN_ROWS else ""
-        what = "the loss is" if broken else "the gradients are"
-        raise TrainingError(
-            f"step {self.state.global_step + 1}: {what} not finite (norm {float(norm)}) on rows "
-            f"{', '.join(map(str, named[:SHOWN_ROWS]))}{more}; look at these rows, or lower learning_rate; the last "
-            "checkpoint is kept"
-        )
+        if not torch.isfinite(torch.as_tensor(norm)):
+            raise TrainingError(
+                f"step {self.state.global_step + 1}: the loss or a gradient is not finite (norm {float(norm)}); lower "
+                "learning_rate, or set compute_dtype: float32; the last checkpoint is kept"
+            )
+        return norm
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        problem = ""
         try:
             super()._save_checkpoint(model, trial)
-        except (OSError, RuntimeError, SafetensorError) as error:
-            problem = _find_full_disk(error)
-            if not problem:
-                raise
-        if problems := [text for text in gather_values(problem) if text]:
-            folder = Path(str(self.args.output_dir))
-            shutil.rmtree(folder / f"checkpoint-{self.state.global_step}", ignore_errors=True)
-            raise TrainingError(
-                f"the checkpoint of step {self.state.global_step} was not saved to {folder}: {problems[0]}; make "
-                "room there and run the same command to resume from the checkpoint before"
-            )
-
-
-def _find_full_disk(error: BaseException | None) -> str:
-    """Return the words of the file system's error behind an error, or "" if there is none of ``FULL``."""
-    while error is not None:
-        text = str(error)
-        is_hidden = isinstance(error, (RuntimeError, SafetensorError)) and any(words in text for words in HIDDEN)
-        if is_hidden or (isinstance(error, OSError) and error.errno in FULL):
-            return text.splitlines()[0]
-        error = error.__cause__ or error.__context__
-    return ""
+        except (OSError, RuntimeError, SafetensorError) as error:  # writers hide the disk's own errors
+            reason = str(error).partition("\n")[0]
+            raise OSError(
+                f"the checkpoint of step {self.state.global_step} was not saved to {self.args.output_dir}: {reason}; "
+                "if the disk is full, make room there; the checkpoint before is kept"
+            ) from error

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import ray
 import torch
 
-from curation.arms import find_fitted
+from curation.arms import check_fit_options, find_fitted
 from curation.arrays import Bools, Floats, Int64s
 from curation.config import TrustConfig
 from curation.domains.grading import read_grades
@@ -20,7 +20,7 @@ from curation.errors import ConfigError, DegenerateSourceError
 from curation.hashing import derive
 from curation.json_types import Json
 from curation.refs import TableRef, TrustRef, fingerprint
-from curation.registry import check_options, load_code
+from curation.registry import load_code
 from curation.storage.inside import run_around, to_record
 from curation.storage.paths import Place, to_place
 from curation.tables import io
@@ -109,17 +109,16 @@ def fit_rows(
         ConfigError: the function refuses an option.
     """
     fitted, options = find_fitted([kind])[kind], config.options.get(kind, {})
+    check_fit_options("trust.options", kind, config, options)
     if fitted.fit is not None:
-        fit, how = load_code(fitted.fit), {"seed": seed, "origin": origin, "note": note}
-        check_options("trust.options", fit, rows, config, **how, **options)
-        return cast(StateTrust, fit(rows, config, **how, **options))
+        fit = load_code(fitted.fit)
+        return cast(StateTrust, fit(rows, config, seed=seed, origin=origin, note=note, **options))
     made_by = load_code(fitted.made_by)
     fit_F = rows.places(FIT)
     hidden_FD, pca = rows.hidden_ND[fit_F], compute_components(rows, config, made_by.default_pca)
     if pca is not None:
         hidden_FD = pca.project(torch.from_numpy(hidden_FD)).numpy()
     origin = {**origin, "seed": seed}
-    check_options("trust.options", made_by.fitted, None, None, config, None, **options)
     trust = made_by.fitted(hidden_FD, rows.correct_N[fit_F], config, origin, **options)
     return _calibrate(trust.with_pca(pca), rows, config)
 
@@ -251,9 +250,8 @@ def read_labelled_rows(
     graded = read_grades(grades)
     numbers = list_stored_numbers(io.open_table(labels).schema) if numbers is None else numbers
     read = read_inputs(labels, graded.row_ids_N, config.inputs, numbers, make_candidates_filter(config))
-    none_NK = np.empty((len(read.places_N), 0), dtype=np.float16)
     return LabelledRows(
-        hidden_ND=read.inputs[0] if len(read.inputs) == 1 else np.concatenate([*read.inputs] or [none_NK], axis=1),
+        hidden_ND=join_inputs(read.inputs) if read.inputs else np.empty((len(read.places_N), 0), dtype=np.float16),
         correct_N=graded.correct_N[read.places_N],
         part_N=assign_parts(graded.question_N[read.places_N], config, seed, unit_N=graded.unit_N[read.places_N]),
         sizes=tuple(input_ND.shape[1] for input_ND in read.inputs),
@@ -262,6 +260,11 @@ def read_labelled_rows(
         numbers_NK=read.numbers_NK,
         numbers=tuple(numbers),
     )
+
+
+def join_inputs(inputs: Sequence[Floats]) -> Floats:
+    """Return the inputs of N rows side by side, [N, D]; a single one is not copied."""
+    return inputs[0] if len(inputs) == 1 else np.concatenate(inputs, axis=1)
 
 
 class ReadInputs(NamedTuple):

@@ -37,26 +37,10 @@ MIN_STEPS, MIN_EVALUATIONS = 10, 20
 ``TrustConfig.max_steps`` would then bring fewer than ``MIN_EVALUATIONS`` validates more often."""
 
 
-class SideBySide:
-    """Arrays of the same rows that are read as one matrix; only requested rows are copied."""
-
-    def __init__(self, arrays: Sequence[Floats]) -> None:
-        self._arrays = tuple(arrays)
-        self.shape = (len(arrays[0]), sum(array.shape[1] for array in arrays))
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows_M: Int64s) -> Floats:
-        """Return the given rows, [M, D]."""
-        parts = [array[rows_M] for array in self._arrays]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
-
-
 class LabelledRows(NamedTuple):
     """Labelled rows with a hidden state, ascending by row id."""
 
-    hidden_ND: Floats | SideBySide
+    hidden_ND: Floats
     """The inputs of ``TrustConfig.inputs``, concatenated: in the states' stored type, with scalar columns in
     float32."""
     correct_N: Bools
@@ -200,7 +184,7 @@ def compute_weighted_loss(logit_N: Tensor, correct_N: Tensor, weights: tuple[flo
     return loss / len(logit_N)
 
 
-def compute_moments(hidden_ND: Floats | SideBySide, rows_F: Int64s) -> tuple[Tensor, Tensor]:
+def compute_moments(hidden_ND: Floats, rows_F: Int64s) -> tuple[Tensor, Tensor]:
     """Return mean and population standard deviation of the rows, float32 [D] each; a constant feature gets scale 1."""
     chunks = [rows_F[start : start + MOMENT_ROWS] for start in range(0, len(rows_F), MOMENT_ROWS)]
     mean_D = sum(torch.from_numpy(hidden_ND[chunk]).double().sum(0) for chunk in chunks) / len(rows_F)
@@ -243,7 +227,7 @@ def _run_steps(
 
 
 @torch.inference_mode()
-def _compute_logits(net: TrustNet, hidden_ND: Floats | SideBySide, rows_V: Int64s) -> npt.NDArray[np.float32]:
+def _compute_logits(net: TrustNet, hidden_ND: Floats, rows_V: Int64s) -> npt.NDArray[np.float32]:
     """Return the logit of each row, [V]."""
     net.eval()
     logit_V = torch.zeros(len(rows_V), device=net.head.weight.device)

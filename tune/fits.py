@@ -6,15 +6,13 @@ have had (``tune.search``).
 
 import json
 import logging
-import math
 import os
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple, Self
+from dataclasses import asdict, dataclass
+from typing import Any, Self
 
 import ray
 import ray.tune
@@ -27,21 +25,11 @@ from curation.json_types import Json, JsonView
 from curation.stopping import wait_for_call
 from curation.storage.paths import Place, write_atomically
 from train.launch import remove
-from tune.objective import Objective, Outcome, TrialRows, run_trial
+from tune.objective import Fold, Outcome, TrialRows, run_trial
 from tune.space import Point
 
 MOST_DEATHS = 3
 """Maximum number of times that a fit whose process died, e.g. for lack of memory, is tried again."""
-
-
-class Fold(NamedTuple):
-    """The fold that a fit holds out, and its seeds."""
-
-    number: int
-    seed: int
-    """Seed of the folds and of the parts of the other rows."""
-    fit_seed: int
-    """Seed of initial weights and batches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +54,8 @@ class Trial:
 class Fits:
     """Numbered fits on one source, recorded in a directory; Ray Tune runs as many at once as resources allow."""
 
-    def __init__(self, source: TrialRows, objective: Objective, config: TuneConfig, directory: Place) -> None:
-        self._shared = ray.put((source, objective))
+    def __init__(self, source: TrialRows, config: TuneConfig, directory: Place) -> None:
+        self._shared = ray.put(source)
         self._config, self._directory = config, directory
 
     def run(
@@ -77,16 +65,13 @@ class Fits:
         folds: Sequence[Fold],
         *,
         on_done: Callable[[Trial, int], None],
-        hours: float | None = None,
     ) -> list[Trial]:
         """Return the fits of the points that ``ask`` gives by number, number k on fold ``folds[k]``.
 
         ``ask`` returns None while it awaits the results of earlier fits. ``name`` is the folder of the fits' records;
         recorded ones are not repeated. ``on_done`` receives each fit that has ended, and the number of ended fits.
-        After ``hours`` no fit starts, so that there may be fewer than ``folds``.
         """
-        until = math.inf if hours is None else time.monotonic() + 3600 * hours
-        searcher = _FitNumbers(ask, folds, self._directory / name, on_done, until)
+        searcher = _FitNumbers(ask, folds, self._directory / name, on_done)
         if len(searcher.done) == len(folds):
             return searcher.trials
         scratch, config = self._directory / f"{name}.ray", self._config
@@ -134,21 +119,19 @@ class _FitNumbers(Searcher, ray.tune.Stopper):
         folds: Sequence[Fold],
         records: Place,
         on_done: Callable[[Trial, int], None],
-        until: float,
     ) -> None:
         """Keep each fit that has ended in a file of the folder ``records``."""
         super().__init__()
         self.failed: Exception | None = None
         self.stopped = threading.Event()
-        self._ask, self._folds, self._records, self._on_done, self._until = ask, folds, records, on_done, until
+        self._ask, self._folds, self._records, self._on_done = ask, folds, records, on_done
         self._next = 0
         self._running: dict[str, Trial] = {}
-        self._ended: dict[str, Outcome] = {}
         names = records.iterdir() if records.is_dir() else ()
         read = (Trial.from_json(json.loads(path.read_text())) for path in names if path.name.endswith(".json"))
         self.done = {trial.number: trial for trial in read}
         for trial in self.trials:
-            self._tell(trial)
+            on_done(trial, len(self.done))
 
     @property
     def trials(self) -> list[Trial]:
@@ -157,18 +140,14 @@ class _FitNumbers(Searcher, ray.tune.Stopper):
 
     def suggest(self, trial_id: str) -> Any:
         """Return the next fit that is not recorded, or None while results of earlier fits are awaited."""
-        while self._next < len(self._folds) and time.monotonic() <= self._until and not self.stopped.is_set():
+        while self._next < len(self._folds) and not self.stopped.is_set():
             point = self._ask(self._next)
             if point is None:
                 return None
             number, self._next = self._next, self._next + 1
             if number in self.done:
                 continue
-            trial = Trial(number=number, kind=point.kind, drawn=point.drawn)
-            if (same := self._ended.get(self._describe_fit(trial))) is not None:
-                self._record(replace(trial, outcome=replace(same, seconds=0.0)))
-                continue
-            self._running[trial_id] = trial
+            self._running[trial_id] = Trial(number=number, kind=point.kind, drawn=point.drawn)
             trust = point.trust.model_dump(mode="json")
             return {"point": [point.kind, trust], "fold": self._folds[number]._asdict()}
         return Searcher.FINISHED
@@ -191,15 +170,6 @@ class _FitNumbers(Searcher, ray.tune.Stopper):
             self.stopped.set()
             return
         self.done[trial.number] = trial
-        self._tell(trial)
-
-    def _describe_fit(self, trial: Trial) -> str:
-        """Return the fit as text; fits of equal text have equal outcomes and run only once."""
-        return json.dumps([trial.kind, dict(trial.drawn), self._folds[trial.number]], sort_keys=True)
-
-    def _tell(self, trial: Trial) -> None:
-        if trial.outcome is not None:
-            self._ended[self._describe_fit(trial)] = trial.outcome
         self._on_done(trial, len(self.done))
 
     def __call__(self, trial_id: str, result: Mapping[str, object]) -> bool:
@@ -224,7 +194,7 @@ class _Fit(ray.tune.Trainable):
 
     def setup(self, config: Json, shared: Sequence[Any] = (), num_threads: int = 1) -> None:
         torch.set_num_threads(num_threads)
-        self._source, self._objective = ray.get(shared[0])
+        self._source = ray.get(shared[0])
         self.reset_config(config)
 
     def reset_config(self, new_config: Json) -> bool:
@@ -233,11 +203,9 @@ class _Fit(ray.tune.Trainable):
         return True
 
     def step(self) -> Json:
-        fold = self._fold
-        seeds = {"seed": fold.seed, "fit_seed": fold.fit_seed}
         came: Json
         try:
-            came = {"outcome": asdict(run_trial(self._source, self._point, self._objective, fold=fold.number, **seeds))}
+            came = {"outcome": asdict(run_trial(self._source, self._point, self._fold))}
         except CurationError as error:
             came = {"error": str(error)}
         except Exception as error:  # a failed fit is a row of the table, and the search goes on

@@ -1,4 +1,4 @@
-"""The value of a trial: the metric of one fit on a part of the labelled source rows that the fit never saw.
+"""The value of a trial: the AUC of one fit on a part of the labelled source rows that the fit never saw.
 
 The source rows fall into ``folds`` folds, by a seeded hash of the row's question or of its group (``splits.group``), so
 that rows of a group (a subject, a theme) stay on one side. A trial holds one fold out: neither its fit nor early
@@ -15,22 +15,32 @@ import numpy as np
 import numpy.typing as npt
 
 from curation.arrays import Bools, Floats, Int64s
-from curation.config import RiskConfig, TrustConfig
-from curation.config.trust import Metric
+from curation.config import TrustConfig
 from curation.domains.grading import read_grades
 from curation.errors import ConfigError, DegenerateSourceError, SourceError
 from curation.hashing import derive, hash_unit
 from curation.json_types import Json
 from curation.metrics import compute_auc_value
 from curation.refs import TableRef
-from curation.selection import risk
 from curation.tables import io
 from curation.tables.schemas import describe_mend, get_input_column
-from curation.trust.parts import UNUSED, assign_parts, find_first_of_each, find_independent, find_used
+from curation.trust.parts import UNUSED, assign_parts, find_first_of_each, find_used
 from curation.trust.stacked import list_stored_numbers
-from train.trust import check_parts, compute_logits_at, fit_rows, read_inputs
-from train.trust_loop import LabelledRows, SideBySide
+from train.trust import check_parts, compute_logits_at, fit_rows, join_inputs, read_inputs
+from train.trust_loop import LabelledRows
 from tune.space import Point
+
+
+class Fold(NamedTuple):
+    """The fold that a fit holds out, and its seeds."""
+
+    number: int
+    folds: int
+    """The number of folds of the source."""
+    seed: int
+    """Seed of the folds and of the parts of the other rows, equal for fits to be compared."""
+    fit_seed: int
+    """Seed of initial weights and batches."""
 
 
 class TrialRows(NamedTuple):
@@ -49,15 +59,19 @@ class TrialRows(NamedTuple):
     cluster_N: Int64s | None = None
     """The cluster of each row, which no part of a fit divides either, or None if ``splits.group`` is not set."""
 
-    def rows(self, trust: TrustConfig, held_out_N: Bools, *, seed: int) -> LabelledRows:
-        """Return the rows in the parts that a fit with these settings reads, without copying inputs."""
+    def rows(self, trust: TrustConfig, fold: Fold) -> LabelledRows:
+        """Return the rows in the parts that a fit with these settings reads.
+
+        Raise as :func:`train.trust.check_parts` if no function of these settings could be fitted on them.
+        """
         all_rows = trust.model_copy(update={"source_share": 1.0})  # of the rows that there are
-        part_N = assign_parts(self.row_ids_N, all_rows, seed, unit_N=self.cluster_N)
+        part_N = assign_parts(self.row_ids_N, all_rows, fold.seed, unit_N=self.cluster_N)
+        held_out_N = self.held_out_N(fold)
         left_out_N = held_out_N if trust.fit_on == "all" else held_out_N | ~self.parsed_N
         part_N[left_out_N] = UNUSED
         inputs = [self.inputs[name] for name in trust.inputs]
-        return LabelledRows(
-            hidden_ND=SideBySide(inputs),
+        found = LabelledRows(
+            hidden_ND=join_inputs(inputs),
             correct_N=self.correct_N,
             part_N=part_N,
             sizes=tuple(input_ND.shape[1] for input_ND in inputs),
@@ -66,11 +80,14 @@ class TrialRows(NamedTuple):
             numbers=self.numbers,
             cluster_N=self.cluster_N,
         )
+        check_parts(found, trust)
+        return found
 
-    def fold_N(self, folds: int, seed: int) -> Int64s:
-        """Return the fold of each row."""
-        unit_N = hash_unit(self.unit_N, derive(seed, "tune folds"))
-        return np.minimum((unit_N * folds).astype(np.int64), folds - 1)
+    def held_out_N(self, fold: Fold) -> Bools:
+        """Return whether each row is in the fold that is held out."""
+        unit_N = hash_unit(self.unit_N, derive(fold.seed, "tune folds"))
+        held_N: Bools = np.minimum((unit_N * fold.folds).astype(np.int64), fold.folds - 1) == fold.number
+        return held_N
 
 
 def read_source(
@@ -113,70 +130,24 @@ def read_source(
     return found, num_lacking
 
 
-@dataclass(frozen=True, kw_only=True)
-class Objective:
-    """The measure of a search's trials."""
+def check_folds(source: TrialRows, first: Fold) -> None:
+    """Raise if no trial could be measured on these rows, which are divided as for the fold ``first``.
 
-    metric: Metric
-    folds: int
-    share: float | None = None
-    """The share of rows for the metric ``purity``: the run's own share n / N of all rows."""
-    risk: RiskConfig | None = None
-    """The risk for the metric ``certified``."""
-
-    def __post_init__(self) -> None:
-        """Raise ``ConfigError`` if the run lacks what the metric needs."""
-        if self.metric == "purity" and self.share is None:
-            raise ConfigError("tune.metric: purity is taken at the run's budget, which is not known; give tune.share")
-        if self.metric == "certified" and self.risk is None:
-            raise ConfigError("tune.metric: certified needs selection.budget.risk")
-
-    def check(self, source: TrialRows, seed: int) -> None:
-        """Raise if no trial could be measured on these rows.
-
-        Raises:
-            ConfigError: fewer rows or groups than folds.
-            DegenerateSourceError: a fold has only right or only wrong parsed labels.
-        """
-        num_groups = len(np.unique(source.unit_N))
-        if num_groups < self.folds:
-            raise ConfigError(f"tune.folds: {self.folds} folds of {num_groups:,} rows or groups; give fewer")
-        fold_N = source.fold_N(self.folds, seed)
-        for fold in range(self.folds):
-            held_N = (fold_N == fold) & source.parsed_N
-            num_right = int(source.correct_N[held_N].sum())
-            if num_right in (0, int(held_N.sum())):
-                raise DegenerateSourceError(
-                    f"tune: {num_right} of {int(held_N.sum())} parsed labels are right in fold {fold} of {self.folds}, "
-                    "but both right and wrong ones are needed; give more source rows or fewer folds"
-                )
-
-    def check_default(self, source: TrialRows, trust: TrustConfig, *, fold: int, seed: int) -> None:
-        """Raise as every trial of these settings would that holds ``fold`` out (:func:`train.trust.check_parts`)."""
-        check_parts(source.rows(trust, source.fold_N(self.folds, seed) == fold, seed=seed), trust)
-
-    def value(
-        self, raw_N: Floats, trust_N: Floats, correct_N: Bools, parsed_N: Bools, cluster_N: Int64s | None = None
-    ) -> float:
-        """Return the metric of scored rows; only purity and certified count rows that could not be parsed.
-
-        If rows have clusters, certified calibrates on rows that count as independent draws, as the budget does.
-        """
-        raw_P, correct_P = raw_N[parsed_N], correct_N[parsed_N]
-        if self.metric == "auc":
-            return compute_auc_value(raw_P, correct_P)
-        if self.metric == "brier":
-            return float(np.mean((trust_N[parsed_N].astype(np.float64) - correct_P) ** 2))
-        if self.metric == "purity":
-            assert self.share is not None
-            num = max(1, round(self.share * len(raw_N)))
-            # Unparsed rows are taken last, and are wrong.
-            return float(correct_P[np.argsort(-raw_P, kind="stable")[:num]].sum() / num)
-        assert self.risk is not None
-        place_N = np.arange(len(raw_N))
-        draw_P = find_independent(place_N, place_N, cluster_N)[parsed_N]
-        cut = risk.calibrate(raw_P[draw_P], correct_P[draw_P], raw_P, **self.risk.model_dump(exclude={"per"}))
-        return 0.0 if cut.threshold is None else float((raw_P >= cut.threshold).sum() / len(raw_N))
+    Raises:
+        ConfigError: fewer rows or groups than folds.
+        DegenerateSourceError: a fold has only right or only wrong parsed labels.
+    """
+    num_groups = len(np.unique(source.unit_N))
+    if num_groups < first.folds:
+        raise ConfigError(f"tune.folds: {first.folds} folds of {num_groups:,} rows or groups; give fewer")
+    for number in range(first.folds):
+        held_N = source.held_out_N(first._replace(number=number)) & source.parsed_N
+        num_right = int(source.correct_N[held_N].sum())
+        if num_right in (0, int(held_N.sum())):
+            raise DegenerateSourceError(
+                f"tune: {num_right} of {int(held_N.sum())} parsed labels are right in fold {number} of {first.folds}, "
+                "but both right and wrong ones are needed; give more source rows or fewer folds"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,18 +155,15 @@ class Outcome:
     """The result of a trial."""
 
     value: float
-    """The metric on the held-out fold."""
+    """The AUC of the parsed rows of the held-out fold."""
     num_held_out: int
     seconds: float
     fit: Json
     """The fit's record: rows of each part, steps, losses, validation AUCs."""
 
 
-def run_trial(source: TrialRows, point: Point, objective: Objective, *, fold: int, seed: int, fit_seed: int) -> Outcome:
-    """Fit a point on all folds but one, and measure it on the held-out ``fold``.
-
-    ``seed`` is that of the folds and of the parts of the other rows, equal for trials to be compared; ``fit_seed`` that
-    of initial weights and batches.
+def run_trial(source: TrialRows, point: Point, fold: Fold) -> Outcome:
+    """Fit a point on all folds but one, and measure it on that one.
 
     Raises:
         DegenerateSourceError: all labels are right, or all wrong, in one part of the other folds.
@@ -203,15 +171,12 @@ def run_trial(source: TrialRows, point: Point, objective: Objective, *, fold: in
         ConfigError: settings of the point do not go together.
     """
     begun = time.monotonic()
-    held_N = source.fold_N(objective.folds, seed) == fold
-    rows = source.rows(point.trust, held_N, seed=seed)
-    check_parts(rows, point.trust)
-    trust = fit_rows(point.kind, rows, point.trust, seed=fit_seed, origin={"seed": fit_seed})
-    raw_H = compute_logits_at(trust, rows, np.flatnonzero(held_N))
-    cluster_H = None if source.cluster_N is None else source.cluster_N[held_N]
-    value = objective.value(raw_H, trust.to_trust(raw_H), source.correct_N[held_N], source.parsed_N[held_N], cluster_H)
+    rows, held_N = source.rows(point.trust, fold), source.held_out_N(fold)
+    trust = fit_rows(point.kind, rows, point.trust, seed=fold.fit_seed, origin={"seed": fold.fit_seed})
+    measured_P = np.flatnonzero(held_N & source.parsed_N)
+    value = compute_auc_value(compute_logits_at(trust, rows, measured_P), source.correct_N[measured_P])
     if not np.isfinite(value):
-        raise ValueError(f"{objective.metric} of the fold that was held out is {value}")
+        raise ValueError(f"the AUC of the fold that was held out is {value}")
     return Outcome(
         value=value,
         num_held_out=int(held_N.sum()),

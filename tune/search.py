@@ -1,9 +1,8 @@
 """A search for a trust function: the trials, the finalists on other folds and seeds, and the choice.
 
-Trials are numbered; a number's point never depends on the machine. A random point follows from the seed and its number.
-Optuna's tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011) proposes trial k from the results of trials 0
-to k - ``ahead`` alone, told in their order: so a search that was killed, or ran with another number of trials at once,
-tries the same points.
+Trials are numbered; a number's point never depends on the machine. Optuna's tree-structured Parzen estimator (Bergstra
+et al., NeurIPS 2011) proposes trial k from the results of trials 0 to k - ``AHEAD`` alone, told in their order: so a
+search that was killed, or ran with another number of trials at once, tries the same points.
 
 The best of many trials looks better than it is. So the best few are fitted again, on every fold and several seeds, each
 beside the default on the same rows and with the same seed, and the default stays unless a finalist is proven
@@ -11,7 +10,6 @@ better. Folds share rows, so their differences are dependent: the interval is th
 (Nadeau and Bengio, "Inference for the Generalization Error", 2003), at a level divided by the number of finalists.
 """
 
-import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -25,39 +23,38 @@ from scipy import stats
 
 from curation.arrays import Float64s
 from curation.config import TuneConfig
-from curation.config.trust import LARGER_IS_BETTER
 from curation.errors import RunFailedError
 from curation.hashing import derive
 from curation.json_types import Json
 from curation.report import describe_point
 from curation.telemetry.standing import Standing, Update
-from tune.fits import Fits, Fold, Trial
-from tune.objective import Objective
+from tune.fits import Fits, Trial
+from tune.objective import Fold
 from tune.space import KIND, Point, Space
 
 LEAST_RANDOM = 10
 """Minimum number of first trials that the estimator draws at random."""
+AHEAD = 8
+"""Maximum number of trials that run at once, since each is proposed from the results of all but so many before it."""
 LEVEL = 0.05
 """The probability that the default is replaced by a finalist that is not better, over all finalists."""
 
 
 class Proposals:
-    """The points of trials 0, 1, 2, ... by a sampler of Optuna, which receives their results in any order."""
+    """The points of trials 0, 1, 2, ... by Optuna's estimator, which receives their results in any order."""
 
-    def __init__(
-        self, space: Space, sampler: optuna.samplers.BaseSampler, ahead: int, *, larger_is_better: bool
-    ) -> None:
+    def __init__(self, space: Space, seed: int) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._space, self._ahead = space, ahead
-        self._study = optuna.create_study(direction="maximize" if larger_is_better else "minimize", sampler=sampler)
+        num_random = max(LEAST_RANDOM, 2 * len(space.dimensions))
+        sampler = optuna.samplers.TPESampler(seed=derive(seed, "tpe") % 2**32, n_startup_trials=num_random)
+        self._space, self._study = space, optuna.create_study(direction="maximize", sampler=sampler)
         self._asked: list[optuna.Trial] = []
         self._results: dict[int, float | None] = {}
         self._num_told = 0
 
     def ask(self, number: int) -> Point | None:
         """Return the next trial's point, or ``None`` while earlier results are awaited. Call in trial order."""
-        until = number - self._ahead + 1
-        while self._num_told < until:
+        while self._num_told < number - AHEAD + 1:
             if self._num_told not in self._results:
                 return None
             value = self._results[self._num_told]
@@ -70,24 +67,13 @@ class Proposals:
         return self._space.draw(trial)
 
     def tell(self, number: int, value: float | None) -> None:
-        """Record the metric of a trial, ``None`` if it failed."""
+        """Record the AUC of a trial, ``None`` if it failed."""
         self._results[number] = value
-
-
-def make_proposals(config: TuneConfig, space: Space, *, seed: int, larger_is_better: bool) -> Proposals:
-    """Return the proposals of a search by ``random`` or ``tpe``."""
-    own = derive(seed, config.search) % 2**32
-    if config.search == "random":  # waits for nothing, as it learns nothing
-        random = optuna.samplers.RandomSampler(seed=own)
-        return Proposals(space, random, config.trials, larger_is_better=larger_is_better)
-    num_random = max(LEAST_RANDOM, 2 * len(space.dimensions))
-    tpe = optuna.samplers.TPESampler(seed=own, n_startup_trials=num_random)
-    return Proposals(space, tpe, config.ahead, larger_is_better=larger_is_better)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """The advantage of a finalist over the default; positive is better, whatever the metric."""
+    """The AUC of a finalist less that of the default."""
 
     value: float
     low: float
@@ -131,7 +117,6 @@ class SearchResult(NamedTuple):
 def search(
     fits: Fits,
     space: Space,
-    objective: Objective,
     config: TuneConfig,
     *,
     seed: int,
@@ -142,15 +127,8 @@ def search(
 
     Raises:
         RunFailedError: every trial failed.
-        ConfigError: a grid over a range.
     """
-    larger = LARGER_IS_BETTER[objective.metric]
-    proposals = make_proposals(config, space, seed=seed, larger_is_better=larger)
-    ask: Callable[[int], Point | None] = proposals.ask
-    num = config.trials
-    if config.search == "grid":
-        grid = list(itertools.islice(space.grid(), config.trials))
-        ask, num = grid.__getitem__, len(grid)
+    proposals, num = Proposals(space, seed), config.trials
     num_finals = (1 + config.finalists) * config.folds * config.seeds
     best: Trial | None = None
 
@@ -160,15 +138,15 @@ def search(
         update(Standing(rows=num_done, total=num + num_finals, unit="fits"))
         if trial.outcome is None:
             say(f"trial {trial.number} failed: {trial.error}")
-        elif best is None or _rank_trials([best, trial], larger=larger)[0] is trial:
+        elif best is None or _rank_trials([best, trial])[0] is trial:
             best = trial
-            value = f"{objective.metric} {trial.outcome.value:.4f}: {describe_point(trial.kind, trial.drawn)}"
+            value = f"AUC {trial.outcome.value:.4f}: {describe_point(trial.kind, trial.drawn)}"
             say(f"{num_done:,} of {num:,} trials, the best is trial {trial.number}, {value}")
 
     one, every = make_folds(config, seed)
-    trials = fits.run("trials", ask, [one] * num, on_done=on_done, hours=config.hours)
+    trials = fits.run("trials", proposals.ask, [one] * num, on_done=on_done)
     default = Point.default(space.base)
-    finalists = _choose_finalists(trials, config.finalists, larger=larger)
+    finalists = _choose_finalists(trials, config.finalists)
     drawn = [{key: value for key, value in trial.drawn.items() if key != KIND} for trial in finalists]
     points = [default, *(space.point(trial.kind, values) for trial, values in zip(finalists, drawn, strict=True))]
     say(f"the best {len(finalists)} and the default: {len(every)} fits each on other folds and seeds")
@@ -178,7 +156,7 @@ def search(
         every * len(points),
         on_done=lambda _, done: update(Standing(rows=num + done, total=num + len(points) * len(every), unit="fits")),
     )
-    choice = _compare_finalists(finals, finalists, len(every), share_held_out=1 / config.folds, larger=larger)
+    choice = _compare_finalists(finals, finalists, len(every), share_held_out=1 / config.folds)
     numbers = [trial.number for trial in finalists]
     winner = default if choice.winner is None else points[1 + numbers.index(int(choice.winner))]
     return SearchResult(trials, finals, numbers, choice, winner)
@@ -186,9 +164,9 @@ def search(
 
 def make_folds(config: TuneConfig, seed: int) -> tuple[Fold, list[Fold]]:
     """Return the fold that every trial of a search holds out, and the folds that the final fits hold out in turn."""
-    one = Fold(0, derive(seed, "tune search"), derive(seed, "tune fit"))
+    one = Fold(0, config.folds, derive(seed, "tune search"), derive(seed, "tune fit"))
     every = [
-        Fold(fold, derive(seed, f"tune folds {repeat}"), derive(seed, f"tune fit {repeat}"))
+        Fold(fold, config.folds, derive(seed, f"tune folds {repeat}"), derive(seed, f"tune fit {repeat}"))
         for repeat in range(config.seeds)
         for fold in range(config.folds)
     ]
@@ -196,7 +174,7 @@ def make_folds(config: TuneConfig, seed: int) -> tuple[Fold, list[Fold]]:
 
 
 def _compare_finalists(
-    finals: Sequence[Trial], finalists: Sequence[Trial], num: int, *, share_held_out: float, larger: bool
+    finals: Sequence[Trial], finalists: Sequence[Trial], num: int, *, share_held_out: float
 ) -> Choice:
     """Return the choice among default and finalists, by ``num`` fits of each; a failed fit excludes a finalist."""
     default, *others = (_get_values(finals[k : k + num]) for k in range(0, len(finals), num))
@@ -207,24 +185,23 @@ def _compare_finalists(
     if not ended:
         raise _without_result("every finalist", finals[num:])
     in_search = dict(zip(names, _get_values(finalists), strict=True))
-    return choose(default, ended, in_search, share_held_out=share_held_out, larger_is_better=larger)
+    return choose(default, ended, in_search, share_held_out=share_held_out)
 
 
 def _get_values(trials: Sequence[Trial]) -> list[float]:
     return [trial.outcome.value for trial in trials if trial.outcome is not None]
 
 
-def _rank_trials(trials: Sequence[Trial], *, larger: bool) -> list[Trial]:
+def _rank_trials(trials: Sequence[Trial]) -> list[Trial]:
     """Return the trials that succeeded, the best first."""
-    sign = -1 if larger else 1
-    valued = [(sign * trial.outcome.value, trial.number, trial) for trial in trials if trial.outcome is not None]
+    valued = [(-trial.outcome.value, trial.number, trial) for trial in trials if trial.outcome is not None]
     return [trial for _, _, trial in sorted(valued, key=lambda item: item[:2])]
 
 
-def _choose_finalists(trials: Sequence[Trial], num: int, *, larger: bool) -> list[Trial]:
+def _choose_finalists(trials: Sequence[Trial], num: int) -> list[Trial]:
     """Return the best trials at different points."""
     found: dict[str, Trial] = {}
-    for trial in _rank_trials(trials, larger=larger):
+    for trial in _rank_trials(trials):
         found.setdefault(json.dumps([trial.kind, dict(trial.drawn)], sort_keys=True), trial)
     if not found:
         raise _without_result("every trial", trials)
@@ -232,9 +209,8 @@ def _choose_finalists(trials: Sequence[Trial], num: int, *, larger: bool) -> lis
 
 
 def _without_result(what: str, trials: Sequence[Trial]) -> RunFailedError:
-    error = next((trial.error for trial in trials if trial.error is not None), None)
-    why = ": tune.hours ended the search before" if error is None else f" ({error})"
-    return RunFailedError(f"tune: {what} failed{why}")
+    error = next(trial.error for trial in trials if trial.error is not None)
+    return RunFailedError(f"tune: {what} failed ({error})")
 
 
 def choose(
@@ -243,24 +219,22 @@ def choose(
     in_search: Mapping[str, float],
     *,
     share_held_out: float,
-    larger_is_better: bool,
 ) -> Choice:
-    """Return the choice between the default and the finalists by their metrics in R fits, one a fold and seed.
+    """Return the choice between the default and the finalists by their AUC in R fits, one a fold and seed.
 
-    ``in_search``: each finalist's metric in the search. ``share_held_out``: the share of the rows that a fit holds out.
+    ``in_search``: each finalist's AUC in the search. ``share_held_out``: the share of the rows that a fit holds out.
     """
-    sign = 1.0 if larger_is_better else -1.0
     values = {name: np.asarray(given, dtype=np.float64) for name, given in finalists.items()}
     differences, level = {}, LEVEL / len(finalists)
     for name, value_R in values.items():
-        ahead_R = sign * (value_R - np.asarray(default_R))
+        ahead_R = value_R - np.asarray(default_R)
         differences[name] = compute_corrected_difference(ahead_R, share_held_out=share_held_out, level=level)
     best = max(differences, key=lambda name: differences[name].value)
-    first = max(finalists, key=lambda name: sign * in_search[name])
+    first = max(finalists, key=lambda name: in_search[name])
     return Choice(
         winner=best if differences[best].low > 0 else None,
         differences=differences,
-        optimism=float(sign * (in_search[first] - values[first].mean())),
+        optimism=float(in_search[first] - values[first].mean()),
     )
 
 

@@ -9,18 +9,17 @@ ends included. Only what a kind reads is drawn for it, so two points never diffe
 import difflib
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
-from curation.arms import PAPER_TRUST, TRUST, Fitted, find_fitted
+from curation.arms import PAPER_TRUST, TRUST, Fitted, check_fit_options, find_fitted
 from curation.config import TrustConfig
 from curation.config.trust import ROW_KEYS, find_read_keys, refuse_pca
 from curation.errors import ConfigError
 from curation.json_types import Json, JsonView
-from curation.registry import check_options, load_code
 from curation.tables.schemas import describe_mend, get_input_column, is_number
 from curation.trust.parts import read_by
 
@@ -163,16 +162,6 @@ class Space:
         kind = self.kinds[0] if len(self.kinds) == 1 else Dimension(self.kinds).draw(KIND, trial)
         return self.point(kind, {key: self.dimensions[key].draw(key, trial) for key in self._list_dimensions(kind)})
 
-    def grid(self) -> Iterator[Point]:
-        """Yield all points, the values of the last key fastest; raise ``ConfigError`` if a dimension is a range."""
-        for kind in self.kinds:
-            keys = self._list_dimensions(kind)
-            for key in keys:
-                if self.dimensions[key].scale is not None:
-                    raise ConfigError(f"tune.space.{key}: a grid needs a list of values; give one, or search: random")
-            for values in itertools.product(*(self.dimensions[key].ends for key in keys)):
-                yield self.point(kind, dict(zip(keys, values, strict=True)))
-
     def _list_dimensions(self, kind: str) -> list[str]:
         """Return the dimensions that a kind reads."""
         return [key for key in self.dimensions if _is_read([kind], key)]
@@ -218,11 +207,7 @@ class Space:
         where = f"tune.space.{key}"
         if kind not in self.kinds or not name:
             raise ConfigError(f"{where}: give options.KIND.NAME with a kind that is searched ({', '.join(self.kinds)})")
-        fitted, option = find_fitted([kind])[kind], {name: dimension.ends[0]}
-        if fitted.fit is None:
-            check_options(where, load_code(fitted.made_by).fitted, None, None, self.base, None, **option)
-        else:
-            check_options(where, load_code(fitted.fit), None, self.base, seed=0, origin={}, note=None, **option)
+        check_fit_options(where, kind, self.base, {name: dimension.ends[0]})
 
 
 def expand_preset(raw: JsonView) -> Json:

@@ -418,9 +418,7 @@ def lora_8b(shape: Shape, work: Path) -> dict[str, Any]:
     table = pa.table({"row_id": range(num), "prompt": prompts_of(num, length), "completion": ["w1 w2 w3 "] * num})
     uri = str(work / f"sft-{time.time_ns()}.lance")
     rows = TableRef(uri=uri, version=lance.write_dataset(table, uri).version)
-    config = SftConfig(
-        gpus_per_worker=shape.num_gpus, global_batch_size=num // 2, micro_batch_size=4, epochs=1, check_first_step=False
-    )
+    config = SftConfig(gpus_per_worker=shape.num_gpus, global_batch_size=num // 2, micro_batch_size=4, epochs=1)
     begun = time.monotonic()
     record = fine_tune(resolve(str(work / "large")), rows, config, seed=0, output=work / f"lora-{time.time_ns()}")
     return {"seconds": round(time.monotonic() - begun, 1), "losses": record.losses, **memory(shape)}

@@ -57,8 +57,7 @@ from train.combining import (
     choose_candidate,
     fit_rising_line,
 )
-from train.recipe import Recipe
-from train.stack import STACKED, _Stack
+from train.stack import PROOF, STACKED, _Stack
 from train.trust_loop import LabelledRows
 
 MEANS = (0.25, 0.5, 1.0)
@@ -115,7 +114,7 @@ class Drawn(NamedTuple):
 
 def columns_of(source: LabelledRows, pool: LabelledRows, states: tuple[str, ...], seed: int) -> Drawn:
     """Return members fitted on the labelled rows of ``source``, as a stack of these rows fits them."""
-    stack = _Stack(source, TrustConfig(states=states), Recipe(), seed)
+    stack = _Stack(source, TrustConfig(states=states), seed)
     stack.fit_probes()
     stack.fit_class_probe()
     names, columns_MK = stack.join_columns(stack.members)
@@ -135,7 +134,7 @@ def combined(found: Drawn, way: Way, seed: int) -> Float64s:
     num_numbers = len(found.names) - found.num_members
     numbers = _candidate("fitted_confidence", found, num_numbers, way, seed)
     stacked = _candidate(STACKED, found, len(found.names), way, seed)
-    taken, _ = choose_candidate([*found.free, numbers], stacked, found.correct_M, Recipe().proof)
+    taken, _ = choose_candidate([*found.free, numbers], stacked, found.correct_M, PROOF)
     if not way.towards:
         return _pool_logits(taken, found)
     own_M, own_N = stacked.raw_M, _pool_logits(stacked, found)

@@ -179,7 +179,7 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     yield from (CheckedLine("rows", line) for line in check_preview(seen, config))
     yield from (CheckedLine("setting", line) for line in check_settings(config, files, num_pool))
     if config.trust.search or config.tune != TuneConfig():
-        check_search(config, num_pool)
+        check_search(config)
     teachers = {"teacher", "reader", *(f"student {index}" for index in range(len(config.generations) - 1))}
     for role, model in config.models.items():
         states = config.teacher.states if role in teachers else ()

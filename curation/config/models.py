@@ -2,14 +2,14 @@
 
 The paper has no DPO (Rafailov et al. 2023, arXiv 2305.18290); ``beta`` and the single epoch are TRL's defaults, the
 learning rate is ours, for an adapter. GRPO is that of its App. "Training Details", table of GRPO hyperparameters, which
-leaves open, and we chose: group size 8, all weights rather than an adapter, rollouts at temperature 1, clip range 0.2,
-the k3 estimate of KL, the mean loss over all tokens of a batch, a constant learning rate without warm-up.
+leaves open, and we chose: group size 8, all weights rather than an adapter, rollouts at temperature 1, the k3 estimate
+of KL, the mean loss over all tokens of a batch, a constant learning rate without warm-up.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, field_validator
 
 from curation.arms import ARMS
 from curation.config.base import Location, NotNegative, PositiveInt, Section, Share, TrainSection
@@ -77,8 +77,24 @@ class ModelConfig(Section):
             yield "allow_remote_code: a model from scratch brings no code; leave it out"
 
 
+ADAPTER_MEND = (
+    "what is trained has no adapter of its own; merge it into its model (peft: merge_and_unload, save_pretrained), and "
+    "give that folder as path"
+)
+
+
+def _check_base(model: ModelConfig) -> ModelConfig:
+    if model.adapter is not None:
+        raise ValueError(f"adapter: {model.adapter!r}: {ADAPTER_MEND}")
+    return model
+
+
+BaseConfig = Annotated[ModelConfig, AfterValidator(_check_base)]
+"""A model that is trained."""
+
+
 class LoraConfig(Section):
-    """LoRA, on all linear layers unless set (paper, table of SFT hyperparameters)."""
+    """LoRA on all linear layers but the output embedding (paper, table of SFT hyperparameters)."""
 
     rank: PositiveInt = 16
     """Rank of the added matrices."""
@@ -86,9 +102,6 @@ class LoraConfig(Section):
     """Scale of the adapter: ``alpha`` / ``rank``."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout rate of an adapter's inputs during training."""
-    targets: Literal["all-linear"] | Annotated[list[str], Field(min_length=1)] = "all-linear"
-    """Names of the modules that get an adapter, e.g. ``[q_proj, v_proj]``; all linear layers but the output embedding
-    unless set."""
 
 
 class StudentConfig(TrainSection):
@@ -181,9 +194,8 @@ class SftConfig(EpochsConfig):
     model from random ones, or from a small base.
     """
 
-    RESOURCES: ClassVar[set[str]] = {*TrainSection.RESOURCES, *DIVISION, "packing", "check_first_step"}
-    """Includes keys that only divide the rows of a step, whose order does not depend on them (``train.stream``), or
-    that change no weight."""
+    RESOURCES: ClassVar[set[str]] = {*TrainSection.RESOURCES, *DIVISION}
+    """Includes keys that only divide the rows of a step; their order does not depend on them (``train.stream``)."""
 
     PRESETS: ClassVar[Mapping[str, JsonView]] = {
         "paper": {},
@@ -199,16 +211,6 @@ class SftConfig(EpochsConfig):
 
     preset: Literal["paper", "scratch"] = "paper"
     """The preset that gives the values of keys left out."""
-    packing: bool = False
-    """Whether rows of a micro-batch are concatenated instead of padded; attention keeps them apart. It saves the cost
-    of padding where FlashAttention-2 is installed (GPUs, ``compute_dtype: bfloat16``); elsewhere attention masks all
-    pairs of tokens of a micro-batch."""
-    check_first_step: bool = True
-    """Whether to stop at the first step if the base does not write the tokenizer's end token (log-probability below
-    -20) or its loss exceeds a uniform draw's: usually, tokenizer and weights are of different models."""
-    weight_by_trust: bool = False
-    """Whether each row's loss is multiplied by its trust over the mean trust of the rows trained on. Arms whose trust
-    is a draw train unweighted."""
 
 
 class DpoConfig(EpochsConfig):
@@ -268,8 +270,6 @@ class RolloutsConfig(Section):
     """Maximum length of an answer, in tokens; longer answers are cut."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
     """Sampling temperature of the rollouts."""
-    stop: tuple[str, ...] = ()
-    """Strings that end an answer, besides the tokenizer's end token; they are cut from the graded text."""
     gpu_memory: Share = 0.3
     """The share of the GPU's memory that vLLM takes for its weights and cache."""
     tensor_parallel: PositiveInt = 1
@@ -319,14 +319,6 @@ class GrpoConfig(LmStudentConfig):
     lora: LoraConfig | None = None
     kl: NotNegative = 0.001
     """Weight in the loss of the KL divergence from the base, estimated by k3 (Schulman 2020)."""
-    clip: Share = 0.2
-    """Clip range of the ratio of new to old probabilities; without effect if each batch gives one step."""
-    entropy: NotNegative = 0.0
-    """Weight of the mean entropy in the loss, which rewards entropy."""
-    format_reward: NotNegative = 0.0
-    """Amount added to the reward of an answer from which a label can be read, right or wrong."""
-    patience: PositiveInt = 50
-    """Steps in a row after which training ends if all answers of each group had equal rewards: nothing is learnt."""
 
     def _iter_problems(self) -> Iterator[str]:
         yield from super()._iter_problems()
@@ -350,7 +342,7 @@ class GrpoConfig(LmStudentConfig):
 class FurtherStudentConfig(Section):
     """A student beside the one that teaches: another base, or another recipe."""
 
-    model: ModelConfig
+    model: BaseConfig
     """The student's un-adapted base."""
     recipe: SerializeAsAny[Annotated[StudentConfig, BeforeValidator(as_student_config)]] | None = None
     """Keys of the section ``student`` that differ for this student, never ``method``. Unset: none differs."""
@@ -363,7 +355,7 @@ NOT_STUDENTS = ("predecessor", "shallow", "teacher", "base")
 class GenerationConfig(Section):
     """One generation: the un-adapted base of the student that teaches the next one, and the students beside it."""
 
-    student: ModelConfig
+    student: BaseConfig
     """The base whose students teach the next generation. No arm selects a row that is too long for it."""
     students: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_]{0,39}$")], FurtherStudentConfig] = Field(
         default={}

@@ -17,7 +17,7 @@ from curation.config.base import (
     make_ray_resources,
 )
 from curation.config.endpoint import EndpointConfig, ServedConfig
-from curation.config.models import ModelConfig, SftConfig
+from curation.config.models import ADAPTER_MEND, ModelConfig, SftConfig
 from curation.config.states import check_state, find_depth_problem
 from curation.json_types import Json, JsonView
 from curation.registry import BACKENDS
@@ -315,12 +315,9 @@ class TeacherConfig(AskConfig):
 
     @field_validator("adapt")
     @classmethod
-    def _unweighted(cls, value: SftConfig | None) -> SftConfig | None:
-        if value is not None and (value.method != "sft" or value.weight_by_trust):
-            raise ValueError(
-                "a teacher's format is taught by sft, and weight_by_trust: true needs rows with a trust; gold labels "
-                "have none; remove it"
-            )
+    def _by_sft(cls, value: SftConfig | None) -> SftConfig | None:
+        if value is not None and value.method != "sft":
+            raise ValueError("a teacher's format is taught by sft; leave method out")
         return value
 
     @property
@@ -364,6 +361,8 @@ class TeacherConfig(AskConfig):
         return given.GivenConfig(completion=self.completion, grade=self.grade, confidence=self.confidence)
 
     def _iter_problems(self) -> Iterator[str]:
+        if self.adapt is not None and self.model is not None and self.model.adapter is not None:
+            yield f"adapt: {ADAPTER_MEND}"
         if not self.states and self.backend not in given.READ:
             yield "states must name at least one position"
         ranks, num_gpus = self.vllm.engine.get("tensor_parallel_size", 1), self.actors.num_gpus

@@ -19,7 +19,7 @@ from curation.rundir.graph import Out, Stage
 from curation.signals import ASKS_UNADAPTED, SIGNALS
 from curation.stages.asking import TeacherUse
 from curation.stages.chooser import ChoiceInputs, collect_declared
-from curation.stages.fit import FitTrust, Search, find_closed_classes, get_search_share, list_stored_states
+from curation.stages.fit import FitTrust, Search, find_closed_classes, list_stored_states
 from curation.stages.gold import MeasureLength
 from curation.stages.label import Label, Read
 from curation.stages.pool_scores import ScoredSplit
@@ -81,8 +81,6 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         stored=list(list_stored_states(config)),
         tune=config.tune.model_copy(update={"space": expand_preset(config.tune.space)}),
         trust=config.trust.without({"search"}),
-        share=get_search_share(config, generation.sizes["pool"]),
-        risk=budget.risk if config.tune.metric == "certified" else None,
         seed=config.seed,
     )
     fits: dict[str, Stage] = {REFERENCE_ARM: search}

@@ -145,7 +145,7 @@ def hold_run(
     def opening(guard: lease.Guard) -> OpenedRun:
         opened = open_run(config, guard=guard)
         if searching or config.trust.search:
-            check_search(config, opened.num_pool)
+            check_search(config)
         return opened
 
     def again(opened: OpenedRun) -> list[str]:

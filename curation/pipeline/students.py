@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from curation import arms
-from curation.config import AskConfig, DomainConfig, RunConfig, SftConfig, StudentConfig
+from curation.config import AskConfig, DomainConfig, RunConfig, StudentConfig
 from curation.config.evaluation import MAIN
 from curation.config.models import LmStudentConfig
 from curation.domains import get_domain, get_preference_function
@@ -22,7 +22,7 @@ from curation.json_types import JsonView
 from curation.models.dtypes import resolve_compute_dtype
 from curation.pipeline.grading import describe_grades
 from curation.pipeline.roles import GenerationSpec, Known, describe_base_model, describe_teacher_use, find_checkpoint
-from curation.refs import ModelRef, fingerprint
+from curation.refs import fingerprint
 from curation.registry import BACKENDS, METHODS
 from curation.rundir.graph import Model, Out, Stage, to_plain_json, with_outs
 from curation.stages.asking import TeacherUse
@@ -83,7 +83,7 @@ def describe_lengths(generation: GenerationSpec, labels: Mapping[str, Out]) -> d
         return {}
     learns = METHODS[recipe.method].learns
     limit = Limit(
-        student=replace(base, adapter=None) if isinstance(base, ModelRef) else base,
+        student=base,
         max_length=recipe.max_length,
         chat_template=recipe.chat_template,
         completions="both" if learns == "pairs" else learns == "completions",
@@ -125,8 +125,6 @@ def describe_students(
     models, training = {}, {}
     for arm in of:
         recipe: StudentConfig = config.student
-        if isinstance(recipe, SftConfig) and isinstance(arms.TRUST[arms.ARMS[arm].trust], arms.Draw):
-            recipe = recipe.without({"weight_by_trust"})
         if isinstance(recipe, LmStudentConfig):  # the type for computation is filled in
             recipe = resolve_compute_dtype(recipe, find_checkpoint(base))
         stage = TrainStudent(

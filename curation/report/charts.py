@@ -24,9 +24,8 @@ MOST_BANDS, MOST_RELIABILITIES = 5, 3
 """Maximum numbers of overlaid items that a reader can tell apart; ``report.json`` has all items."""
 MEASURES = {
     "loss": "loss",
-    "reward": "mean reward",
-    "right": "share of right answers",
-    "mixed_groups": "share of groups with both outcomes",
+    "reward": "share of right answers, the mean reward",
+    "equal_groups": "share of groups of equal rewards",
     "kl": "KL from the base (k3)",
     "entropy": "entropy, nats a token",
     "length": "tokens of an answer",

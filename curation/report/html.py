@@ -10,7 +10,6 @@ import yaml
 from jinja2 import ChoiceLoader, PackageLoader, Template
 from markupsafe import Markup
 
-from curation.config.trust import LARGER_IS_BETTER
 from curation.escaping import escape_text
 from curation.features import features
 from curation.json_types import Json, JsonView
@@ -128,11 +127,10 @@ def collect_search(found: JsonView, tune: JsonView, **facts: Any) -> Json:
 
     ``facts`` are ``name``, ``seed``, ``config_path``, ``command``, ``versions``, and ``seconds`` by stage.
     """
-    directory, metric = to_place(found["directory"]), found["metric"]
+    directory = to_place(found["directory"])
     trials, finals = (_read_fits(directory / folder) for folder in ("trials", "finals"))
-    sign = -1 if LARGER_IS_BETTER[metric] else 1
     done = [trial for trial in trials if trial["outcome"] is not None]
-    ranked = sorted(done, key=lambda trial: (sign * trial["outcome"]["value"], trial["number"]))
+    ranked = sorted(done, key=lambda trial: (-trial["outcome"]["value"], trial["number"]))
     board = [*ranked, *(trial for trial in trials if trial["outcome"] is None)]
     values = [None if trial["outcome"] is None else trial["outcome"]["value"] for trial in finals]
     num, names = tune["folds"] * tune["seeds"], ["default", *map(str, found["finalists"])]
@@ -141,13 +139,13 @@ def collect_search(found: JsonView, tune: JsonView, **facts: Any) -> Json:
         **facts,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "tune": dict(tune),
-        **{name: found[name] for name in ("metric", "num_rows", "choice", "kind", "best", "fit")},
+        **{name: found[name] for name in ("num_rows", "choice", "kind", "best", "fit")},
         "trials": board,
         "dimensions": [key for key in keys if len({json.dumps(trial["drawn"].get(key)) for trial in ranked}) > 1],
         "finals": {name: values[k * num : (k + 1) * num] for k, name in enumerate(names)},
         "best_path": str(directory / "best.yaml"),
         "fit_seconds": sum(trial["outcome"]["seconds"] for trial in [*ranked, *finals] if trial["outcome"] is not None),
-        "lines": [*_format_board(board[:NUM_TOLD], metric), *say("choice", found["choice"], metric)],
+        "lines": [*_format_board(board[:NUM_TOLD]), *say("choice", found["choice"])],
     }
 
 
@@ -157,9 +155,9 @@ def _read_fits(directory: Place) -> list[Json]:
     return [json.loads(path.read_text()) for path in paths]
 
 
-def _format_board(trials: list[Json], metric: str) -> list[str]:
+def _format_board(trials: list[Json]) -> list[str]:
     """Return a leaderboard as lines of text."""
-    lines = [f"{'trial':>6}  {metric:>9}  {'seconds':>7}  settings"]
+    lines = [f"{'trial':>6}  {'AUC':>9}  {'seconds':>7}  settings"]
     for trial in trials:
         value, seconds = "failed", ""
         if (outcome := trial["outcome"]) is not None:

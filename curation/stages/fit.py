@@ -2,18 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
-from curation.arms import TRUST, Fitted, find_fitted
-from curation.config import DomainConfig, RiskConfig, RunConfig, TrustConfig, TuneConfig
+from curation.arms import check_fit_options, find_fitted
+from curation.config import DomainConfig, RunConfig, TrustConfig, TuneConfig
 from curation.config.states import is_of_prompt
 from curation.domains import get_domain
 from curation.errors import DegenerateSourceError
 from curation.json_types import Json
 from curation.refs import TableRef, TrustRef
-from curation.registry import check_options, load_code
 from curation.rundir.graph import Done, In, Inputs, Stage, Table, setting
 from curation.rundir.hosts import Host
 from curation.rundir.run import Task
@@ -22,11 +21,7 @@ from curation.storage.paths import write_atomically
 from curation.tables import io
 from curation.tables.schemas import TOKEN_LOGPROBS
 from curation.trust import saved
-from train.recipe import parse_recipe
 from tune.space import Space
-
-if TYPE_CHECKING:
-    from tune.objective import Objective
 
 BEST = "best.yaml"
 """File of the best section ``trust`` of a search."""
@@ -113,13 +108,8 @@ def find_closed_classes(domain: DomainConfig, states: Sequence[str], examples: T
 
 def check_settings(config: TrustConfig) -> None:
     """Raise ``ConfigError`` for a setting of ``trust.options`` that a trust function does not take."""
-    for name, options in config.options.items():
-        fitted = TRUST[name]
-        if name == "stacked":
-            parse_recipe(options)
-        elif options and isinstance(fitted, Fitted) and fitted.fit is None:
-            takes = load_code(fitted.made_by).fitted
-            check_options(f"trust.options.{name}", takes, None, None, config, None, **options)
+    for name in find_fitted(config.options):
+        check_fit_options(f"trust.options.{name}", name, config, config.options[name])
 
 
 class Search(Stage):
@@ -136,7 +126,6 @@ class Search(Stage):
         num_trials: int
         num_failed: int
         num_rows: int
-        metric: str
         directory: str
 
     labels: In[TableRef]
@@ -145,8 +134,6 @@ class Search(Stage):
     """Names of the states, and ``token_logprobs``, that the labels have."""
     tune: TuneConfig
     trust: TrustConfig
-    share: float | None
-    risk: RiskConfig | None
     seed: int
 
     @property
@@ -162,22 +149,22 @@ class Search(Stage):
     def run(self, task: Task) -> Done:
         """Search, fit the best trust function on the whole source, and write the trials to the stage's directory."""
         from tune.fits import Fits
-        from tune.objective import read_source
+        from tune.objective import check_folds, read_source
         from tune.search import make_folds
         from tune.search import search as search_space
         from tune.space import Point
 
         tune, trust, seed = self.tune, self.trust.without(self.trust.RESOURCES), self.seed
-        space, objective = _make_search(tune, trust, tuple(self.stored), self.share, self.risk)
+        space = Space.of(tune.space, trust, stored=tuple(self.stored))
         source, num_left_out = read_source(self.labels, self.grades, space.inputs, trust, seed)
         if num_left_out:
             task.say(f"{num_left_out:,} graded rows lack one of {', '.join(space.inputs)}; no trial reads them")
-        objective.check(source, seed)
         first, _ = make_folds(tune, seed)
-        objective.check_default(source, Point.default(space.base).trust, fold=first.number, seed=first.seed)
-        fits = Fits(source, objective, tune, task.directory)
+        check_folds(source, first)
+        source.rows(Point.default(space.base).trust, first)  # raises as every trial would
+        fits = Fits(source, tune, task.directory)
         with task.progress() as update:
-            found = search_space(fits, space, objective, tune, seed=seed, say=task.say, update=update)
+            found = search_space(fits, space, tune, seed=seed, say=task.say, update=update)
         best = found.point.section(trust)
         write_atomically(task.directory / BEST, yaml.safe_dump({"trust": best}, sort_keys=False))
         fitted = find_fitted([found.point.kind])[found.point.kind]
@@ -200,37 +187,16 @@ class Search(Stage):
             num_trials=len(found.trials),
             num_failed=sum(trial.outcome is None for trial in found.trials),
             num_rows=len(source.row_ids_N),
-            metric=objective.metric,
             directory=str(task.directory),
         )
         return Done(outputs=made, rows=made.num_rows)
 
 
-def check_search(config: RunConfig, num_pool: int) -> None:
-    """Raise ``ConfigError`` if the search's space has a bad point, or its metric needs something that the run lacks."""
-    stored, share = list_stored_states(config), get_search_share(config, num_pool)
-    space, _ = _make_search(config.tune, config.trust, stored, share, config.selection.budget.risk)
-    if config.tune.search == "grid":
-        next(space.grid())
+def check_search(config: RunConfig) -> None:
+    """Raise ``ConfigError`` if the search's space has a bad point."""
+    Space.of(config.tune.space, config.trust, stored=list_stored_states(config))
 
 
 def list_stored_states(config: RunConfig) -> tuple[str, ...]:
     """Return the names of the states, and ``token_logprobs`` if a run has it, of the source split's labels."""
     return (*config.teacher.states, *([TOKEN_LOGPROBS] if config.teacher.token_logprobs else []))
-
-
-def get_search_share(config: RunConfig, num_pool: int) -> float | None:
-    """Return the share of all rows whose purity counts, or None if the metric or the run has no such share."""
-    budget = config.selection.budget
-    if config.tune.metric != "purity":
-        return None
-    return config.tune.share or budget.share or (None if budget.n is None else min(1.0, budget.n / num_pool))
-
-
-def _make_search(
-    tune: TuneConfig, trust: TrustConfig, stored: tuple[str, ...], share: float | None, risk: RiskConfig | None
-) -> "tuple[Space, Objective]":
-    from tune.objective import Objective
-
-    objective = Objective(metric=tune.metric, folds=tune.folds, share=share, risk=risk)
-    return Space.of(tune.space, trust, stored=stored), objective

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from curation import models
-from curation.config import DomainConfig, InitConfig, SftConfig, StudentConfig, TrainSection
+from curation.config import DomainConfig, InitConfig, StudentConfig, TrainSection
 from curation.domains import Example, attempt, get_domain
 from curation.escaping import escape_text
 from curation.json_types import Json
@@ -100,8 +100,6 @@ class Training(Stage):
         record = asdict(result.record)
         too_long = f"max_length: prompt and answer have more than {self.recipe.max_length} tokens"
         without = {**left_out, **dict.fromkeys(record.pop("dropped"), too_long)}
-        if result.record.stopped:
-            task.say(f"ended early: {result.record.stopped}")
         num_given = io.count(rows)
         table = list_left_out(task, without, num_given=num_given + len(left_out)) if without else None
         return Done(outputs=Training.Made(model=result.model, training=record, left_out=table), rows=num_given)
@@ -194,12 +192,6 @@ class TrainStudent(Training):
     """The selected rows, which the digest stands for."""
     examples: InEach[TableRef] = setting()
     """The pool as ``examples``, for a method that reads it; ``digest`` covers the ids of its rows."""
-
-    @property
-    def inputs(self) -> Json:
-        """Inputs of the stage, with the rows if the recipe weights them by trust, which ``digest`` does not cover."""
-        by_trust = isinstance(self.recipe, SftConfig) and self.recipe.weight_by_trust
-        return {**super().inputs, **({"rows": self.rows} if by_trust else {})}
 
     def run(self, task: Task) -> Done:
         """Train the student."""

@@ -23,6 +23,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import torch
 
+from benchmarks.taught import write_pairs
 from curation.config import AskConfig, DecodingConfig, InitConfig, SftConfig
 from curation.domains import Domain
 from curation.domains.chess import ChessMate
@@ -34,7 +35,6 @@ from curation.teachers import Request
 from curation.teachers.transformers import TransformersTeacher
 from train.models import read_saved
 from train.sft import fine_tune
-from train.stream import write_pairs
 from train.tokens import Pair
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,6 @@
 another ``revision``.
 """
 
-import dataclasses
 import importlib
 import json
 import pkgutil
@@ -19,7 +18,6 @@ from curation import config, extras
 from curation.config.base import Section
 from curation.config.filter import CoreFilterConfig
 from curation.config.run import CoreConfig, SelectionConfig
-from train.recipe import Recipe
 
 GOLDEN = Path(__file__).with_name("defaults.json")
 
@@ -44,7 +42,6 @@ def defaults() -> dict[str, Any]:
             if not field.is_required() and name not in section.RESOURCES:
                 value = field.get_default(call_default_factory=True)
                 found[f"{section.__name__}.{name}"] = value.to_key() if isinstance(value, Section) else value
-    found |= {f"Recipe.{field.name}": field.default for field in dataclasses.fields(Recipe)}  # its options are in a key
     as_read: dict[str, Any] = json.loads(json.dumps(found, default=to_jsonable_python, sort_keys=True))
     return as_read
 

@@ -14,9 +14,6 @@ import pyarrow as pa
 import pytest
 import torch
 import transformers
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-from small_disk import small_disk
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 import train.callbacks
@@ -32,7 +29,6 @@ from curation.storage.lease import Lease
 from train import launch
 from train.callbacks import SEAL, Checkpointing, Partial
 from train.sft import compute_completion_loss, fine_tune, train_sft
-from train.trainer import _find_full_disk
 
 pytestmark = pytest.mark.long
 
@@ -154,23 +150,17 @@ def test_a_full_disk_names_the_step_and_the_last_good_checkpoint_stays(
                 )
         save(content, path, **settings)
 
-    with monkeypatch.context() as patch, pytest.raises(TrainingError) as raised:
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(OSError, match="the checkpoint of step 6 was not saved") as raised,
+    ):
         patch.setattr(transformers.trainer.torch, "save", full)
         case.train("full")
-    assert "the checkpoint of step 6 was not saved to" in str(raised.value)
     assert ("No space left on device" in str(raised.value)) != hidden and "make room there" in str(raised.value)
     assert case.checkpoints("full") == ["checkpoint-3"]
     partial = Partial(case.directory / "full", "")
     assert partial.last_checkpoint == str(partial.checkpoints / "checkpoint-3")
     assert equal(case.train("full"), straight)
-
-
-@pytest.mark.parametrize("save", [torch.save, save_file])
-def test_a_disk_that_is_full_is_found_behind_the_errors_of_writers(tmp_path: Path, save: Any) -> None:
-    with small_disk(tmp_path / "small") as disk, pytest.raises((OSError, RuntimeError, SafetensorError)) as raised:
-        save({"weights": torch.zeros(2**23)}, disk / "weights")
-    assert _find_full_disk(raised.value)
-    assert not _find_full_disk(ConnectionError(errno.ECONNRESET, "reset")) and not _find_full_disk(RuntimeError("x"))
 
 
 def test_rows_are_read_from_a_file_whose_folder_is_gone(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,10 +217,10 @@ def test_checkpoints_come_by_time_too_and_one_is_kept(case: Case, monkeypatch: p
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_names_its_rows_and_keeps_the_checkpoint(
+def test_a_loss_that_is_not_finite_keeps_the_checkpoint(
     case: Case, monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:
-    with pytest.raises(TrainingError, match="step 8: the loss is not finite"):
+    with pytest.raises(TrainingError, match="step 8: the loss or a gradient is not finite"):
         case.dies("broken", 14, monkeypatch, result=value)
     assert case.checkpoints("broken") == ["checkpoint-6"]
     state = json.loads((case.directory / "broken.partial/checkpoints/checkpoint-6/trainer_state.json").read_text())
@@ -241,7 +231,7 @@ def test_a_loss_that_is_not_finite_names_its_rows_and_keeps_the_checkpoint(
 def test_ray_does_not_try_again_where_every_try_would_fail(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     config = RECIPE.model_copy(update={"learning_rate": 1e38, "max_grad_norm": 1e38})
     start = time.monotonic()
-    with pytest.raises(TrainingError, match=r"student x: step \d: the (loss is|gradients are) not finite .* rows 10"):
+    with pytest.raises(TrainingError, match=r"student x: step \d: the loss or a gradient is not finite"):
         train_sft(case.base, case.rows, config, seed=1, output=case.directory / "student", name="x")
     assert time.monotonic() - start < 120 and not (case.directory / "student.failure").exists()
 

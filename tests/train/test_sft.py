@@ -80,8 +80,7 @@ def test_loss_equals_the_mean_over_rows_computed_one_at_a_time(base: ModelRef) -
     tokenizer, model = load_tokenizer(base), load_model(base)
     pairs = [Pair("abcde", "fg"), Pair("ab", "c"), Pair("hgf", "edc")]
     batch = collate(rows_of(base, pairs), tokenizer.pad_token_id)
-    labels, row_ids = batch.pop("labels"), batch.pop("row_ids")
-    assert row_ids == [0, 1, 2]
+    labels = batch.pop("labels")
     loss = compute_completion_loss(model(**batch).logits, labels)
     full = compute_completion_loss(
         model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits, labels
@@ -142,26 +141,17 @@ def test_a_killed_run_goes_on_from_its_checkpoint(base: ModelRef, tmp_path: Path
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
 
 
-def test_lora_saves_an_adapter_and_a_chained_one_its_merged_base(base: ModelRef, tmp_path: Path) -> None:
+def test_lora_saves_an_adapter_on_which_nothing_is_trained(base: ModelRef, tmp_path: Path) -> None:
     config = SftConfig(global_batch_size=8, learning_rate=1e-2, epochs=2)
     first = tuned(base, copies(40), config, seed=0, output=tmp_path / "first").model
     assert first == ModelRef(base=base.base, revision=base.revision, adapter=str(tmp_path / "first"))
     assert not (tmp_path / "first" / "model.safetensors").exists()
-    second = tuned(first, copies(40), config, seed=0, output=tmp_path / "second").model
-    assert second.base == str(tmp_path / "second" / "base")
     ids = torch.tensor([[3, 4, 5]])
-    logits = [load_model(ref)(ids).logits for ref in (base, first, ModelRef(base=second.base), second)]
-    assert torch.allclose(logits[1], logits[2], atol=1e-5)
-    assert not torch.allclose(logits[0], logits[1], atol=1e-2) and not torch.allclose(logits[2], logits[3], atol=1e-2)
-
-
-def test_all_weights_of_a_base_with_an_adapter_are_trained(base: ModelRef, tmp_path: Path) -> None:
-    adapted = tuned(base, copies(16), SftConfig(global_batch_size=8, epochs=1), seed=0, output=tmp_path / "first").model
-    config = SCRATCH.model_copy(update={"epochs": 1})
-    student = tuned(adapted, copies(40), config, seed=0, output=tmp_path / "second").model
-    assert student.adapter is None
-    before, after = (load_model(ref).state_dict() for ref in (adapted, student))
-    assert before.keys() == after.keys() and not any(torch.equal(before[name], after[name]) for name in before)
+    logits = [load_model(ref)(ids).logits for ref in (base, first)]
+    assert not torch.allclose(*logits, atol=1e-2)
+    for again in (config, SCRATCH):
+        with pytest.raises(ConfigError, match="what is trained has no adapter of its own; merge it into its model"):
+            tuned(first, copies(40), again, seed=0, output=tmp_path / "second")
 
 
 def test_over_long_rows_are_counted(base: ModelRef, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -214,9 +204,3 @@ def test_two_workers_train_a_student_and_a_failure_names_it(base: ModelRef, tmp_
     assert not list(tmp_path.glob("student.*"))
     with pytest.raises(SourceError, match="no rows"):
         train_sft(base, table(tmp_path / "empty.lance", []), config, seed=3, output=tmp_path / "x", name="none")
-
-
-def test_an_adapter_on_modules_that_are_not_there_is_refused(base: ModelRef, tmp_path: Path) -> None:
-    config = SftConfig(global_batch_size=8, lora={"targets": ["q_proj", "query", "self_attn"]})
-    with pytest.raises(ConfigError, match=r"lora.targets: .* has no module 'query', 'self_attn' .*; known: .*q_proj"):
-        tuned(base, copies(8), config, seed=0, output=tmp_path / "out")

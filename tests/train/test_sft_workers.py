@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +50,12 @@ class Case:
         rng = np.random.default_rng(0)
         prompts = ["".join(rng.choice(list(WORDS), size=rng.integers(2, 12))) for _ in range(NUM_ROWS)]
         self.pairs = [Pair(prompt, prompt[-1:] * (1 + n % 3)) for n, prompt in enumerate(prompts)]
-        self.trust = rng.uniform(0.1, 1, NUM_ROWS).astype(np.float32)
         order = rng.permutation(NUM_ROWS)
         data = pa.table(
             {
                 "row_id": pa.array(order, pa.int64()),
                 "prompt": [self.pairs[i].prompt for i in order],
                 "completion": [self.pairs[i].completion for i in order],
-                "trust": pa.array(self.trust[order], pa.float32()),
             }
         )
         uri = str(directory / "rows.lance")
@@ -92,9 +89,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     return case.trained("one").trained("two", num_workers=2)
 
 
-def by_hand(
-    case: Case, weights_N: Sequence[float] | None = None
-) -> tuple[dict[str, torch.Tensor], dict[str, list[float]]]:
+def by_hand(case: Case) -> tuple[dict[str, torch.Tensor], dict[str, list[float]]]:
     """Every row alone, the sum of its losses; Adam with decoupled decay, cosine and clipping, in formulas."""
     config = SftConfig.model_validate(RECIPE)
     rows = tokenize(load_tokenizer(case.base), case.pairs, max_length=256)
@@ -112,7 +107,7 @@ def by_hand(
                 ids, num_prompt = torch.tensor(rows[index]["input_ids"]), rows[index]["num_prompt"]
                 logprobs = model(ids[None]).logits[0].log_softmax(-1)
                 logprob = logprobs[torch.arange(num_prompt - 1, len(ids) - 1), ids[num_prompt:]].sum()
-                total = total - logprob * (1 if weights_N is None else weights_N[index])
+                total = total - logprob
                 num_tokens += len(ids) - num_prompt
             loss = total / num_tokens
             model.zero_grad()
@@ -161,20 +156,6 @@ def test_losses_and_weights_equal_those_of_a_loop_written_by_hand(case: Case, ou
     assert_close(case.weights(output), weights)
 
 
-def test_rows_are_weighted_by_their_trust_over_its_mean(case: Case) -> None:
-    weights, curves = by_hand(case, (case.trust / case.trust.astype(np.float64).mean()).tolist())
-    case.trained("weighted", weight_by_trust=True)
-    np.testing.assert_allclose(case.record("weighted")["losses"], curves["losses"], atol=1e-5, rtol=0)
-    assert_close(case.weights("weighted"), weights)
-    assert np.abs(np.array(curves["losses"]) - case.record("one")["losses"]).max() > 0.05
-
-
-def test_packed_rows_train_the_same_student(case: Case) -> None:
-    case.trained("packed", packing=True)
-    np.testing.assert_allclose(case.record("packed")["losses"], case.record("one")["losses"], atol=1e-5, rtol=0)
-    assert_close(case.weights("packed"), case.weights("one"))
-
-
 def test_one_and_two_workers_train_the_same_student(case: Case) -> None:
     np.testing.assert_allclose(case.record("one")["losses"], case.record("two")["losses"], atol=1e-5, rtol=0)
     assert_close(case.weights("one"), case.weights("two"))
@@ -209,7 +190,7 @@ def test_sharded_workers_train_the_same_student_and_resume_from_sharded_checkpoi
     assert_close(case.weights("sharded"), case.weights("two"))
 
 
-LORA: dict[str, Any] = {"lora": {"rank": 4, "targets": ["q_proj", "down_proj"]}, "gradient_checkpointing": True}
+LORA: dict[str, Any] = {"lora": {"rank": 4}, "gradient_checkpointing": True}
 
 
 @pytest.mark.slow
@@ -218,7 +199,7 @@ def test_sharded_adapters_equal_whole_ones(case: Case) -> None:
     whole, sharded = (
         load_file(case.directory / name / "adapter_model.safetensors") for name in ("adapter", "sharded-adapter")
     )
-    assert {name.split(".")[-3] for name in whole} == {"q_proj", "down_proj"} and len(whole) == 8
+    assert len({name.split(".")[-3] for name in whole}) == 7 and len(whole) == 28
     assert max(weight.abs().max().item() for name, weight in whole.items() if "lora_B" in name) > 1e-3
     assert_close(whole, sharded)
     np.testing.assert_allclose(

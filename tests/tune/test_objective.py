@@ -9,25 +9,24 @@ import pyarrow as pa
 import pytest
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import brier_score_loss, roc_auc_score
+from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from curation.config import RiskConfig, TrustConfig
+from curation.config import TrustConfig
 from curation.errors import ConfigError, DegenerateSourceError, SourceError
 from curation.hashing import hash_unit
 from curation.refs import TableRef
-from curation.selection import risk
 from curation.tables import io, schemas
 from curation.trust.parts import FIT, UNUSED, VALIDATION, assign_parts
-from tune.objective import Objective, TrialRows, read_source, run_trial
+from tune.objective import Fold, TrialRows, check_folds, read_source, run_trial
 from tune.space import Point, Space
 
 pytestmark = pytest.mark.long
 
 NUM_ROWS, SIZE, FOLDS = 900, 6, 4
 BASE = TrustConfig(kind="neural", width=16, depth=1, max_steps=40, learning_rate=3e-3, batch_size=64)
-AUC = Objective(metric="auc", folds=FOLDS)
+HELD = Fold(1, FOLDS, seed=3, fit_seed=8)
 NAMES = ("prompt_last", "output_last", "mean_logprob")
 
 
@@ -82,8 +81,8 @@ def point(kind: str = "neural", **settings: Any) -> Point:
     return Space.of(raw, BASE, stored=("prompt_last", "output_last")).draw(optuna.create_study().ask())
 
 
-def trial(source: TrialRows, of: Point, objective: Objective = AUC, fold: int = 1) -> Any:
-    return run_trial(source, of, objective, fold=fold, seed=3, fit_seed=8)
+def trial(source: TrialRows, of: Point) -> Any:
+    return run_trial(source, of, HELD)
 
 
 def test_rows_are_read_once_in_the_order_of_their_ids(source: TrialRows, correct: np.ndarray) -> None:
@@ -101,24 +100,23 @@ def test_rows_are_read_once_in_the_order_of_their_ids(source: TrialRows, correct
     }
 
 
-def test_parts_of_a_trial_are_disjoint_and_the_states_are_not_copied(source: TrialRows) -> None:
-    held_N = source.fold_N(FOLDS, 3) == 1
-    rows = source.rows(BASE.model_copy(update={"states": ("output_last",)}), held_N, seed=3)
+def test_parts_of_a_trial_are_disjoint_and_a_single_state_is_not_copied(source: TrialRows) -> None:
+    held_N = source.held_out_N(HELD)
+    rows = source.rows(BASE.model_copy(update={"states": ("output_last",)}), HELD)
     used = [rows.places(part) for part in (FIT, VALIDATION)]
     assert sorted(np.concatenate(used)) == np.flatnonzero(~held_N & source.parsed_N).tolist()
     assert 0.2 < held_N.mean() < 0.3
     unit_N = hash_unit(source.row_ids_N, 3)
     assert unit_N[rows.places(VALIDATION)].max() < BASE.validation_fraction <= unit_N[rows.places(FIT)].min()
-    (array,) = rows.hidden_ND._arrays
-    assert array is source.inputs["output_last"]
-    whole = source.rows(BASE.model_copy(update={"fit_on": "all"}), held_N, seed=3)
+    assert rows.hidden_ND is source.inputs["output_last"]
+    whole = source.rows(BASE.model_copy(update={"fit_on": "all"}), HELD)
     assert sum(len(whole.places(part)) for part in (FIT, VALIDATION)) == int((~held_N).sum())
 
 
 def test_a_linear_probe_is_worth_what_scikit_learn_says(source: TrialRows) -> None:
     found = trial(source, point("linear_probe", columns=["mean_logprob"], class_weight=0.0))
-    held_N = source.fold_N(FOLDS, 3) == 1
-    rows = source.rows(BASE, held_N, seed=3)
+    held_N = source.held_out_N(HELD)
+    rows = source.rows(BASE, HELD)
     inputs_ND = np.concatenate([source.inputs["output_last"], source.inputs["mean_logprob"]], axis=1)
     peer = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     peer.fit(inputs_ND[rows.places(FIT)], source.correct_N[rows.places(FIT)])
@@ -135,7 +133,7 @@ def test_a_linear_probe_is_worth_what_scikit_learn_says(source: TrialRows) -> No
 def test_rows_held_out_are_seen_by_nothing(source: TrialRows, kind: str) -> None:
     options = {"options.deep_ensemble.members": 2} if kind == "deep_ensemble" else {}
     fresh = trial(source, point(kind, **options))
-    held_N = source.fold_N(FOLDS, 3) == 1
+    held_N = source.held_out_N(HELD)
     turned = source._replace(correct_N=np.where(held_N, ~source.correct_N, source.correct_N))
     again, other = (trial(rows, point(kind, **options)) for rows in (source, turned))
     fits = [{**found.fit, "seconds": 0} for found in (fresh, again, other)]
@@ -143,50 +141,15 @@ def test_rows_held_out_are_seen_by_nothing(source: TrialRows, kind: str) -> None
     assert other.value == pytest.approx(1 - fresh.value) and fresh.value > (0.7 if kind == "fitted_confidence" else 0.8)
 
 
-def test_metrics_equal_those_of_scikit_learn_and_counts_by_hand() -> None:
-    rng = np.random.default_rng(2)
-    correct_N = rng.random(400) < 0.5
-    raw_N = (rng.standard_normal(400) + 2 * correct_N).astype(np.float32)
-    trust_N = (1 / (1 + np.exp(-raw_N))).astype(np.float32)
-    parsed_N = rng.random(400) < 0.3
-    correct_N &= parsed_N
-
-    def value(metric: Any, **how: Any) -> float:
-        return Objective(metric=metric, folds=2, **how).value(raw_N, trust_N, correct_N, parsed_N)
-
-    assert value("auc") == pytest.approx(roc_auc_score(correct_N[parsed_N], raw_N[parsed_N]))
-    assert value("brier") == pytest.approx(brier_score_loss(correct_N[parsed_N], trust_N[parsed_N]), rel=1e-5)
-    best_N = sorted(np.flatnonzero(parsed_N), key=lambda i: -raw_N[i])
-    assert value("purity", share=0.1) == correct_N[best_N[:40]].mean()
-    assert value("purity", share=0.9) == correct_N.sum() / 360, "unparsed rows come last, and are wrong"
-    settings = RiskConfig(alpha=0.2)
-    cut = risk.calibrate(raw_N[parsed_N], correct_N[parsed_N], raw_N[parsed_N], alpha=0.2, delta=0.1)
-    assert value("certified", risk=settings) == (raw_N[parsed_N] >= cut.threshold).sum() / 400 > 0
-    assert value("certified", risk=RiskConfig(alpha=1e-6)) == 0
-
-
-def test_a_certified_share_of_users_counts_users() -> None:
-    """Scores tell users, and nothing of the quarter that is wrong: no cut at .2 holds, and one in ten may be made."""
-    rng, draws = np.random.default_rng(4), 300
-    objective, made = Objective(metric="certified", folds=2, risk=RiskConfig(alpha=0.2, delta=0.1)), np.zeros(2)
-    user_N, parsed_N = np.repeat(np.arange(40), 20), np.ones(800, dtype=bool)
-    for _ in range(draws):
-        correct_N = rng.random(800) < rng.beta(1.5, 0.5, size=40)[user_N]
-        raw_N = (rng.normal(size=40)[user_N] + 0.01 * rng.normal(size=800)).astype(np.float32)
-        made += [objective.value(raw_N, raw_N, correct_N, parsed_N, of) > 0 for of in (user_N, None)]
-    assert made[0] / draws <= 0.1 < 0.2 < made[1] / draws
-
-
 def test_components_that_the_default_would_not_have_are_refused_before_all_trials(source: TrialRows) -> None:
-    AUC.check_default(source, BASE.model_copy(update={"pca": SIZE}), fold=0, seed=3)
+    source.rows(BASE.model_copy(update={"pca": SIZE}), HELD)
     with pytest.raises(ConfigError, match=rf"trust\.pca: {SIZE + 1} components of \d+ rows with {SIZE} numbers"):
-        AUC.check_default(source, BASE.model_copy(update={"pca": SIZE + 1}), fold=0, seed=3)
+        source.rows(BASE.model_copy(update={"pca": SIZE + 1}), HELD)
 
 
 @pytest.mark.parametrize("kind", ["neural", "linear_probe", "boosted_trees"])
 def test_a_trial_behind_principal_components_is_that_on_scikit_learns(source: TrialRows, kind: str) -> None:
-    held_N = source.fold_N(FOLDS, 3) == 1
-    fit_F = source.rows(BASE, held_N, seed=3).places(FIT)
+    fit_F = source.rows(BASE, HELD).places(FIT)
     peer = PCA(4).fit(source.inputs["output_last"][fit_F].astype(np.float64))
     signs_K = np.sign([row_D[np.abs(row_D).argmax()] for row_D in peer.components_])
     projected_NK = peer.transform(source.inputs["output_last"].astype(np.float64)) * signs_K
@@ -208,8 +171,8 @@ def test_a_share_of_the_source_is_all_that_a_search_reads(
     np.testing.assert_array_equal(part.correct_N, source.correct_N[taken_N])
     np.testing.assert_array_equal(part.inputs["output_last"], source.inputs["output_last"][taken_N])
     np.testing.assert_array_equal(part.numbers_NK, source.numbers_NK[taken_N])
-    held_N = part.fold_N(FOLDS, 3) == 1
-    rows = part.rows(config, held_N, seed=3)  # a trial's own seed draws no share of the share
+    held_N = part.held_out_N(HELD)
+    rows = part.rows(config, HELD)  # a trial's own seed draws no share of the share
     used = sum(len(rows.places(number)) for number in (FIT, VALIDATION))
     assert used == int((~held_N & part.parsed_N).sum())
 
@@ -222,14 +185,14 @@ def test_a_group_stays_on_one_side_of_folds_and_of_a_trials_parts(
     clusters = pa.array([i // 30 for i in table["row_id"].to_pylist()], pa.int64())
     grouped = io.write(table.append_column(schemas.CLUSTER, clusters), str(tmp_path / "grades.lance"))
     found, _ = read_source(labels, grouped, ("output_last",), BASE, 5)
-    fold_N = found.fold_N(FOLDS, 3)
-    part_N = found.rows(BASE, fold_N == 0, seed=3).part_N
+    fold_N = np.argmax([found.held_out_N(HELD._replace(number=number)) for number in range(FOLDS)], axis=0)
+    part_N = found.rows(BASE, HELD).part_N
     for group in range(30):
         of_N = found.row_ids_N // 30 == group
         assert len(set(fold_N[of_N])) == 1 and len({*part_N[of_N]} - {UNUSED}) <= 1
     assert set(fold_N) == set(range(FOLDS)) and {FIT, VALIDATION} <= set(part_N)
     with pytest.raises(ConfigError, match=r"tune\.folds: 31 folds of 30 rows or groups; give fewer"):
-        Objective(metric="auc", folds=31).check(found, 3)
+        check_folds(found, HELD._replace(folds=31))
 
 
 def test_of_rows_that_ask_the_same_question_the_first_is_taken(
@@ -247,13 +210,9 @@ def test_of_rows_that_ask_the_same_question_the_first_is_taken(
 
 
 def test_what_no_trial_could_be_measured_on_is_refused(source: TrialRows, written: tuple[TableRef, TableRef]) -> None:
-    AUC.check(source, 3)
-    with pytest.raises(ConfigError, match=r"purity is taken at the run's budget.*give tune\.share"):
-        Objective(metric="purity", folds=2).check(source, 3)
-    with pytest.raises(ConfigError, match=r"certified needs selection\.budget\.risk"):
-        Objective(metric="certified", folds=2).check(source, 3)
+    check_folds(source, HELD)
     with pytest.raises(DegenerateSourceError, match=r"0 of \d+ parsed labels are right in fold 0 of 4"):
-        AUC.check(source._replace(correct_N=np.zeros_like(source.correct_N)), 3)
+        check_folds(source._replace(correct_N=np.zeros_like(source.correct_N)), HELD)
     with pytest.raises(DegenerateSourceError, match=r"trust: 0 of \d+ parsed weak labels are right in the fit part"):
         trial(source._replace(correct_N=np.zeros_like(source.correct_N)), point())
     with pytest.raises(SourceError, match=r"do not hold layer1_output_last; .* 898 source rows are labelled again"):

@@ -6,9 +6,10 @@ from typing import Any
 import optuna
 import pytest
 
-from curation.config import TrustConfig, TuneConfig
+from curation.config import TrustConfig
 from curation.hashing import derive
-from tune.search import LEAST_RANDOM, Proposals, make_proposals
+from tune import search
+from tune.search import LEAST_RANDOM, Proposals
 from tune.space import Space
 
 STATES = ("prompt_last", "output_last")
@@ -16,10 +17,8 @@ SPACE = {"kind": ["neural", "linear_probe"], "depth": [1, 2], "learning_rate": {
 NUM = 40
 
 
-def made(search: str, seed: int = 3, **settings: Any) -> Proposals:
-    space = Space.of(SPACE, TrustConfig(), stored=STATES)
-    config = TuneConfig(search=search, trials=NUM, **settings)
-    return make_proposals(config, space, seed=seed, larger_is_better=True)
+def made(seed: int = 3) -> Proposals:
+    return Proposals(Space.of(SPACE, TrustConfig(), stored=STATES), seed)
 
 
 def worth(drawn: dict[str, Any]) -> float | None:
@@ -42,15 +41,16 @@ def played(proposals: Proposals, num: int, parallel: int, seed: int) -> list[Any
     return points
 
 
-@pytest.mark.parametrize("search", ["tpe", "random"])
-def test_points_do_not_depend_on_which_trial_ends_first(search: str) -> None:
-    one = played(made(search, ahead=4), NUM, parallel=1, seed=0)
-    assert [played(made(search, ahead=4), NUM, parallel, parallel) for parallel in (2, 4, 8)] == [one] * 3
-    assert played(made(search, seed=4, ahead=4), NUM, parallel=1, seed=0) != one
+def test_points_do_not_depend_on_which_trial_ends_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "AHEAD", 4)
+    one = played(made(), NUM, parallel=1, seed=0)
+    assert [played(made(), NUM, parallel, parallel) for parallel in (2, 4, 8)] == [one] * 3
+    assert played(made(seed=4), NUM, parallel=1, seed=0) != one
 
 
-def test_tpe_is_optunas_sampler_and_finds_the_better_half() -> None:
-    points = played(made("tpe", ahead=1), NUM, parallel=1, seed=0)
+def test_tpe_is_optunas_sampler_and_finds_the_better_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "AHEAD", 1)
+    points = played(made(), NUM, parallel=1, seed=0)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.TPESampler(seed=derive(3, "tpe") % 2**32, n_startup_trials=LEAST_RANDOM)
     study = optuna.create_study(direction="maximize", sampler=sampler)
@@ -67,8 +67,9 @@ def test_tpe_is_optunas_sampler_and_finds_the_better_half() -> None:
     assert sum(drawn["depth"] == 2 for drawn in late) > 0.6 * len(late)
 
 
-def test_tpe_never_runs_ahead_of_what_it_may_know() -> None:
-    proposals = made("tpe", ahead=3)
+def test_tpe_never_runs_ahead_of_what_it_may_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "AHEAD", 3)
+    proposals = made()
     assert all(proposals.ask(number) is not None for number in range(3))
     assert proposals.ask(3) is None
     proposals.tell(1, 0.5)

@@ -49,10 +49,8 @@ def test_what_a_kind_does_not_read_is_not_drawn_for_it() -> None:
             "options.boosted_trees.max_leaves": [4, 8],
         }
     )
-    grid = list(found.grid())
+    grid = [*{str(point): point for point in drawn(found, 2000)}.values()]
     assert Counter(point.kind for point in grid) == {"linear_probe": 4, "boosted_trees": 8, "neural": 12}
-    assert len({str(point) for point in grid}) == 24
-    assert {str(point) for point in drawn(found, 2000)} == {str(point) for point in grid}
     for point in grid:
         of_network = point.trust.depth, point.trust.width
         assert of_network == (4, 512) if point.kind != "neural" else of_network[1] == 32
@@ -162,7 +160,7 @@ def test_a_spelled_out_space_is_the_space_and_names_no_preset() -> None:
 
 def test_principal_components_are_drawn_for_the_kinds_that_take_them() -> None:
     found = space({"kind": ["attention", "linear_probe"], "pca": [None, 8], "states": [["output_last"], [*STORED]]})
-    asked = {(point.kind, point.trust.pca, point.trust.states) for point in found.grid()}
+    asked = {(point.kind, point.trust.pca, point.trust.states) for point in drawn(found, 200)}
     states = (("output_last",), STORED)
     assert asked == {
         *(("attention", None, names) for names in states),
@@ -174,12 +172,7 @@ def test_principal_components_are_drawn_for_the_kinds_that_take_them() -> None:
         space({"kind": ["attention", "neural"], "depth": [1]}, BASE.model_copy(update={"pca": 3}))
 
 
-def test_a_range_has_no_grid() -> None:
-    with pytest.raises(ConfigError, match=r"tune\.space\.dropout: a grid needs a list"):
-        list(space({"depth": [1, 2], "dropout": {"uniform": [0.0, 0.5]}}).grid())
-
-
 def test_keys_of_ones_own_replace_those_of_the_preset() -> None:
     found = space({"preset": "kinds", "kind": ["linear_probe"], "class_weight": [0.5], "columns": [[]]})
-    assert [point.trust.class_weight for point in found.grid()] == [0.5]
+    assert {point.trust.class_weight for point in drawn(found, 20)} == {0.5}
     assert "neural" in find_fitted(["neural"]) and found.kinds == ("linear_probe",)

@@ -25,9 +25,9 @@ def requests():
 @pytest.fixture(scope="module")
 def adapted(family, family_model, requests, tmp_path_factory):
     """The family's model with an adapter that gives one answer, of characters of several tokens, to some prompts."""
+    from benchmarks.taught import write_pairs
     from train.models import read_saved
     from train.sft import fine_tune
-    from train.stream import write_pairs
     from train.tokens import Pair
 
     path = tmp_path_factory.mktemp("families") / "adapter"

@@ -134,7 +134,7 @@ def logprobs(model: Any, item: Wanted, tokens: list[int], temperature: float) ->
 
 def test_answers_follow_from_their_seeds_and_end_as_they_are_told(base: ModelRef) -> None:
     prompts = [[3], [4, 5, 6], [7, 8, 3, 4, 5]] * 20
-    engine = Engine(base, prompts, max_tokens=6, temperature=0.7, stop=("34", "5"))
+    engine = Engine(base, prompts, max_tokens=6, temperature=0.7)
     tokenizer = load_tokenizer(base)
     wanted = [Wanted(prompt, 2**62 + 7 * place) for place, prompt in enumerate(prompts)]
     with closing(engine.rollouts):
@@ -145,14 +145,12 @@ def test_answers_follow_from_their_seeds_and_end_as_they_are_told(base: ModelRef
     fates = set()
     for item, (tokens, drawn, text, truncated) in zip(wanted, together, strict=True):
         np.testing.assert_allclose(drawn, logprobs(engine.model, item, tokens, 0.7), atol=1e-4)
-        whole = tokenizer.decode(tokens, skip_special_tokens=True)
-        stopped = whole.endswith(("34", "5"))
-        assert text == whole.removesuffix("34").removesuffix("5") and "5" not in text and "34" not in text
+        assert text == tokenizer.decode(tokens, skip_special_tokens=True)
         assert not engine.ends & set(tokens[:-1]), "an end token ends the answer"
-        assert truncated == (not stopped and tokens[-1] not in engine.ends)
+        assert truncated == (tokens[-1] not in engine.ends)
         assert len(tokens) == 6 if truncated else len(tokens) <= 6
-        fates.add("truncated" if truncated else "stopped" if stopped else "ended")
-    assert fates == {"truncated", "stopped", "ended"}
+        fates.add(truncated)
+    assert fates == {False, True}
 
 
 @pytest.mark.parametrize("name", ["qwen3", "llama", "gemma3_text"])

@@ -203,7 +203,7 @@ def compute_row_gradients(model: "PreTrainedModel", rows: Sequence[TrainingRow],
 
     All come from one forward pass.
     """
-    from train.sft import IGNORED, collate, compute_completion_loss
+    from train.sft import collate, compute_completion_loss
 
     head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     if head is None:
@@ -219,7 +219,6 @@ def compute_row_gradients(model: "PreTrainedModel", rows: Sequence[TrainingRow],
         held["hidden"] = inputs[0].detach().requires_grad_()
         return (held["hidden"], *inputs[1:])
 
-    num_tokens_B = (labels_BK[:, 1:] != IGNORED).sum(dim=1)
     model.requires_grad_(False)
     hook = head.register_forward_pre_hook(cut)
     try:
@@ -231,8 +230,8 @@ def compute_row_gradients(model: "PreTrainedModel", rows: Sequence[TrainingRow],
         ).logits
     finally:
         hook.remove()
-    weights_B1 = 1.0 / num_tokens_B.clamp(min=1)[:, None].float()
+    rows_1KV, labels_1K = logits_BKV.split(1), labels_BK.split(1)
+    loss_B = torch.stack(list(map(compute_completion_loss, rows_1KV, labels_1K)))
     # The rows do not touch each other, so that the gradient of the sum of their losses holds each row's own.
-    total = compute_completion_loss(logits_BKV, labels_BK, 1, weights_B1)
-    (gradient_BKD,) = torch.autograd.grad(total, held["hidden"])
+    (gradient_BKD,) = torch.autograd.grad(loss_B.sum(), held["hidden"])
     return np.asarray(gradient_BKD.float().sum(dim=1).cpu().numpy())

@@ -188,7 +188,7 @@ def test_a_base_on_the_hub_is_named_with_its_commit_and_a_guarantee_in_words(fin
         stages[STAGE]["inputs"]["base"] = hub
         stages[STAGE]["outputs"]["model"] |= {"base": hub["base"], "revision": hub["revision"]}
         curves = {"step": [1.0, 2.0], "reward": [0.25, 0.5], "kl": [0.0, None]}
-        stages[STAGE]["outputs"]["training"] |= {"losses": [0.5, 0.125], "curves": curves, "stopped": "nothing learnt"}
+        stages[STAGE]["outputs"]["training"] |= {"losses": [0.5, 0.125], "curves": curves}
         stages["gen-0/select"]["outputs"]["budget"] |= {"rule": "risk", "risk": {"rule": "ours"}}
         path = copy / stages["gen-0/numbers"]["outputs"]["metrics"]
         content = json.loads(path.read_text())
@@ -204,7 +204,7 @@ def test_a_base_on_the_hub_is_named_with_its_commit_and_a_guarantee_in_words(fin
     card = ModelCard.load(tmp_path / "out/README.md")
     assert card.data.base_model == "Qwen/Qwen3-1.7B-Base" and card.data.to_dict()["base_model_relation"] == "adapter"
     assert "claimed: at most 10 % wrong (exchangeable rows: by construction)" in card.text
-    assert "Last loss 0.125, reward 0.5, kl 0." in card.text and "It ended early: nothing learnt." in card.text
+    assert "Last loss 0.125, reward 0.5, kl 0." in card.text
     assert 'from_pretrained("Qwen/Qwen3-1.7B-Base", revision="0123abc")' in card.text
     export(directory, "--arm", "naive", "-o", tmp_path / "other")
     assert "none: it is of the rows of the arm trust" in (tmp_path / "other/README.md").read_text()

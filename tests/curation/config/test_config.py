@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from curation.arms import ARMS
 from curation.config import DomainConfig, ModelConfig, RunConfig, SftConfig, TeacherConfig, TrustConfig
 from curation.config.load import load_config, parse_config
+from curation.config.models import GenerationConfig
 from curation.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
@@ -316,7 +317,7 @@ def test_keys_that_exclude_or_need_each_other(changes: dict[str, Any], told: str
             {"judge": {"model": {"path": "org/judge"}, "decoding": {"constrained": "scored"}}},
             "a judge answers in words of its own; leave it out",
         ),
-        ({"teacher.adapt": {"method": "soup"}}, "teacher.adapt: a teacher's format is taught by sft, and"),
+        ({"teacher.adapt": {"method": "soup"}}, "teacher.adapt: a teacher's format is taught by sft; leave method out"),
         (
             {"judge": {"model": {"path": "org/judge"}, "splits": ["pool", "sauce"]}},
             "judge.splits needs sauce, which is not among the splits",
@@ -435,8 +436,18 @@ def test_the_sft_preset_is_the_papers_table():
     assert sft.lora is not None and (sft.lora.rank, sft.lora.alpha, sft.lora.dropout) == (16, 32, 0.0)
     assert [sft.num_epochs(rows) for rows in (1, 1_999, 2_000, 50_000)] == [3, 3, 1, 1]
     assert SftConfig(epochs=2).num_epochs(50_000) == 2
-    with pytest.raises(ValidationError, match="weight_by_trust: true needs rows with a trust; gold labels have none"):
-        TeacherConfig(adapt={"weight_by_trust": True})
+
+
+def test_what_is_trained_has_no_adapter_of_its_own():
+    adapted = {"path": "org/base", "adapter": "org/adapter"}
+    for refused in (
+        lambda: GenerationConfig(student=adapted),
+        lambda: GenerationConfig(student={"path": "org/base"}, students={"small": {"model": adapted}}),
+        lambda: TeacherConfig(model=adapted, adapt={}),
+    ):
+        with pytest.raises(ValidationError, match="merge it into its model"):
+            refused()
+    assert TeacherConfig(model=adapted).adapt is None
 
 
 def test_named_keys_win_over_presets():
@@ -521,7 +532,7 @@ def test_relative_paths_are_relative_to_the_file(path: Path, monkeypatch: pytest
         students = [generation.student.path for generation in config.generations]
         assert students == ["org/base", str(path.parent / "bases" / "student")]  # what is no directory is a hub id
     (path.parent / "adapter").mkdir()
-    config = load_config(path, ["teacher.model={path: bases/student, adapter: adapter}"])
+    config = load_config(path, ["teacher.model={path: bases/student, adapter: adapter}", "teacher.adapt=null"])
     expected = ModelConfig(path=str(path.parent / "bases" / "student"), adapter=str(path.parent / "adapter"))
     assert config.teacher.model == expected
     base = str(path.parent / "bases" / "student")

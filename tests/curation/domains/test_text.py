@@ -158,11 +158,6 @@ def test_rewards_come_from_the_check(tmp_path: Path) -> None:
     example = made.read({"a": 3, "b": 4, "sum": 7})
     tasks = [RolloutTask(row_id=n, prompt=[], example=example, label=label) for n, label in enumerate("7777")]
     tasks[3] = RolloutTask(row_id=3, prompt=[], example=example, label=None)
-    found = grade(made, tasks, [" 7", " 8", " seven", " 7"], format_reward=0.25)
-    assert [(reward.reward, reward.right, reward.parsed) for reward in found] == [
-        (1.25, True, True),
-        (0.25, False, True),
-        (0.0, False, False),
-        (0.25, False, True),
-    ]
+    found = grade(made, tasks, [" 7", " 8", " seven", " 7"])
+    assert [(of.right, of.parsed) for of in found] == [(True, True), (False, True), (False, False), (False, True)]
     assert (found[2].problem or "").startswith("check_failed: ")

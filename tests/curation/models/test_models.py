@@ -9,6 +9,7 @@ import pytest
 from peft import LoraConfig, get_peft_model
 from tokenizers.processors import TemplateProcessing
 
+from benchmarks.taught import write_pairs
 from curation.config import ModelConfig, SftConfig, TeacherConfig
 from curation.errors import ModelError
 from curation.models import encode_prefixes, load_model, load_tokenizer, resolve
@@ -16,7 +17,6 @@ from curation.refs import ModelRef
 from curation.teachers import load_teacher
 from tests.families import GEMMA3, LLAMA, NUM_SPARE, QWEN3, make_model
 from train.sft import fine_tune
-from train.stream import write_pairs
 from train.tokens import Pair, prompt_ids, tokenize
 
 

@@ -250,17 +250,16 @@ def test_a_figure_is_the_same_for_the_same_numbers(run: RunRecord) -> None:
     assert draw_risk_chart("a", curves) == draw_risk_chart("a", curves)
 
 
-def test_trainings_are_drawn_step_by_step_and_in_blocks():
-    losses = [1 / (1 + step) for step in range(300)]
-    blocks = {"step": [2.0, 4.0, 6.0], "loss": [0.5, 0.4, 0.3], "reward": [0.1, None, 0.3], "reward_errors": [0.0] * 3}
+def test_trainings_are_drawn_by_steps_or_by_logging_intervals():
+    blocks = {"step": [2.0, 4.0, 6.0], "reward": [0.1, None, 0.3], "reward_errors": [0.0] * 3}
     trained = collect_trainings(
         {
-            "naive": {"losses": losses, "seconds": 2.0, "curves": blocks, "stopped": "the reward was always 0"},
-            "trust": {"losses": losses[:5], "seconds": 2.0},
+            "naive": {"losses": [0.5, 0.4, 0.3], "seconds": 2.0, "curves": blocks},
+            "trust": {"losses": [1.0, 0.5], "seconds": 2.0},
         }
     )
-    assert trained["naive"]["curves"]["loss"] == [0.5, 0.4, 0.3] and trained["trust"]["curves"]["loss"] == losses[:5]
-    assert trained["naive"]["stopped"] and trained["trust"]["stopped"] is None
+    assert trained["naive"]["curves"] == {**blocks, "loss": [0.5, 0.4, 0.3]}
+    assert trained["trust"]["curves"] == {"step": [1.0, 2.0], "loss": [1.0, 0.5]}
     drawn = draw_training_chart("x", trained)
     assert drawn.startswith("<svg") and 'id="x-axes_2"' in drawn
     assert 'id="x-axes_3"' not in drawn, "two measures vary: loss and reward"

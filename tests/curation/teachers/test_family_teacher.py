@@ -7,13 +7,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from benchmarks.taught import write_pairs
 from curation.config import DecodingConfig, ModelConfig, SftConfig, TeacherConfig
 from curation.models import load_tokenizer
 from curation.teachers import Request, load_teacher
 from tests.families import sums
 from train.models import read_saved
 from train.sft import fine_tune
-from train.stream import write_pairs
 from train.tokens import Pair
 
 STATES = ("prompt_last", "output_first", "output_last", "output_mean", "layer1_output_last")
