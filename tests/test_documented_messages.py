@@ -107,8 +107,6 @@ PRODUCED = {
     "Read-only file system": "test_full_store.py::test_a_disk_that_is_read_only_or_full_is_refused_at_once",
     "...: nothing is selected yet": "curation/extras/test_review.py::"
     "test_runs_and_settings_that_do_not_fit_are_refused",
-    "--port ...: cannot be used": "curation/extras/test_review_page.py::test_a_port_that_is_taken_is_told",
-    "lines of ...verdicts.jsonl were cut off": "curation/extras/test_review.py::test_lines_that_were_cut_off_are_told",
     "the chain stops after generation": "test_chain_kill.py::"
     "test_a_chain_stops_before_a_teacher_without_signal_and_goes_on_when_told",
     "generations: ... needs ... shares of the pool: set chain.shares": "curation/config/test_config.py::"

@@ -34,7 +34,7 @@ VERBS = ("init", "validate", "plan", "run", "tune", "status", "report", "analyze
 OTHERS = ("export", "export-student", "export-trust", "filter", "inspect", "review")
 RARE = ("ablate", "explain", "verify", "clean", "doctor")
 """The others that only a few runs need, beside ``analyze``."""
-REVIEW = ("draw", "serve", "export", "import", "result")
+REVIEW = ("draw", "export", "import", "result")
 ARGUMENTS = {
     "ablate": "ABLATION",
     "export": "RUN_DIR",

@@ -168,20 +168,19 @@ def _find_in_filter(output: Place, arm: str | None) -> Origin:
     )
 
 
-def find_review_rows(origin: Origin, *, floor: float | None = None) -> tuple[ScoredRows, int]:
+def find_review_rows(origin: Origin, *, floor: float | None = None) -> ScoredRows:
     """Return the rows that score at least ``floor``, or, without a floor, the best rows: a review's region and more.
 
-    Return the number of rows that could be selected, too. If the arm does not rank, return its selected rows. Scores
-    are streamed, so memory grows with the region, not with the pool (if nothing is selected, the region is the pool).
+    If the arm does not rank, return its selected rows. Scores are streamed, so memory grows with the region, not with
+    the pool (if nothing is selected, the region is the pool).
     """
     try:
         selected_n = _read_ids(origin.selection)
         if not origin.ranked:
             unknown_n = np.full(len(selected_n), np.nan, dtype=np.float32)
             all_n = np.ones(len(selected_n), dtype=np.bool_)
-            scored = ScoredRows(row_ids_N=selected_n, raw_N=unknown_n, trust_N=unknown_n, selected_N=all_n)
-            return scored, len(selected_n)
-        found, num_candidates = _find_best(origin, floor)
+            return ScoredRows(row_ids_N=selected_n, raw_N=unknown_n, trust_N=unknown_n, selected_N=all_n)
+        found = _find_best(origin, floor)
     except (OSError, ValueError) as error:
         raise ReviewError(
             f"{origin.run}: a table of its selection cannot be read ({error}); if the run directory was moved, "
@@ -189,16 +188,16 @@ def find_review_rows(origin: Origin, *, floor: float | None = None) -> tuple[Sco
         ) from error
     if origin.threshold is None:
         found = replace(found, selected_N=np.isin(found.row_ids_N, selected_n))
-    return found, num_candidates
+    return found
 
 
-def _find_best(origin: Origin, floor: float | None) -> tuple[ScoredRows, int]:
-    """Return rows from the floor on, or at least the best ``REACH * num_selected``, and the number of candidates."""
+def _find_best(origin: Origin, floor: float | None) -> ScoredRows:
+    """Return rows from the floor on, or at least the best ``REACH * num_selected``."""
     function, threshold = get_trust(origin.function, 0), origin.threshold
     further = [] if threshold is None else [threshold["column"]]
     columns = list(dict.fromkeys(["row_id", *function.features, *further]))
     out_M, wanted = _read_ids(origin.too_long), REACH * origin.num_selected
-    kept, num_kept, num_read = [SCORED.empty_table()], 0, 0
+    kept, num_kept = [SCORED.empty_table()], 0
     for ref in origin.labels:
         scanner = io.open_table(ref).scanner(columns=columns, filter="error IS NULL AND label IS NOT NULL")
         for batch in scanner.to_batches():
@@ -208,7 +207,6 @@ def _find_best(origin: Origin, floor: float | None) -> tuple[ScoredRows, int]:
                 score_B = batch.column(threshold["column"]).to_numpy(zero_copy_only=False)
                 passed_B = Bound(**threshold["bound"]).passes(ids_B, score_B)
             may_B = np.isfinite(raw_B) & ~np.isin(ids_B, out_M)
-            num_read += int(may_B.sum())
             rows = pa.table([ids_B, raw_B, function.score(batch), passed_B], schema=SCORED)
             kept.append(rows.filter(pa.array(may_B if floor is None else may_B & (raw_B >= floor))))
             num_kept += len(kept[-1])
@@ -218,7 +216,7 @@ def _find_best(origin: Origin, floor: float | None) -> tuple[ScoredRows, int]:
                 kept = [joined.filter(pa.array(raw_N >= np.partition(raw_N, num_kept - wanted)[num_kept - wanted]))]
                 num_kept = len(kept[0])
     joined = pa.concat_tables(kept)
-    return ScoredRows(**{name: joined[name].to_numpy() for name in SCORED.names}), num_read
+    return ScoredRows(**{name: joined[name].to_numpy() for name in SCORED.names})
 
 
 def read_row_texts(origin: Origin, row_ids_M: Int64s) -> pa.Table:

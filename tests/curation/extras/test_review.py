@@ -1,6 +1,8 @@
 """``curate review`` on a run directory: draw, verdicts from files, what they give, and what is refused."""
 
+import csv
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from review_run import HOSTILE, ReviewedRun, make_run, selected
 
 from curation.cli import main
 from curation.extras.review import source
+from curation.extras.review.exchange import _format_csv
 from curation.extras.review.folder import ROWS, open_review
 from curation.hashing import derive, hash64
 from curation.metrics import compute_finite_share
@@ -67,7 +70,6 @@ def test_a_draw_is_kept_with_texts_and_probabilities(run: ReviewedRun):
     for row in rows.to_pylist():
         assert row["raw"] == pytest.approx(run.raw[row["row_id"]]) and row["selected"] == (row["row_id"] in best)
         assert row["prompt"].startswith("Solve the problem") and "boxed" in row["completion"] and row["label"]
-        assert 0 < row["inclusion"] <= 1
     assert any(HOSTILE in row["prompt"] for row in rows.to_pylist())
     assert not {*rows["row_id"].to_pylist()} & (run.unparsed | run.failed)
     before = Path("reviews/trust/rows.parquet").read_bytes()
@@ -111,7 +113,6 @@ def test_verdicts_give_purity_calibration_set_and_a_new_cut(run: ReviewedRun):
         "right": sum(run.right[row["row_id"]] for row in decided),
         "wrong": sum(not run.right[row["row_id"]] for row in decided),
         "unsure": 1,
-        "disputed": 0,
         "none": 1,
     }
 
@@ -134,23 +135,11 @@ def test_verdicts_give_purity_calibration_set_and_a_new_cut(run: ReviewedRun):
     assert f"{after['n']:,} rows, at most 20% wrong with confidence 80%" in words
     assert (before["alpha"], before["delta"]) == (0.2, 0.2)
 
-    table = pq.read_table("reviews/trust/calibration.parquet")
-    assert table["row_id"].to_pylist() == [row["row_id"] for row in uniform]
-    floor = float(table.schema.metadata[b"floor"])
-    again = calibrate(
-        table["raw"].to_numpy(),
-        table["correct"].to_numpy(),
-        np.array(scores, np.float32),
-        alpha=0.2,
-        delta=0.2,
-        floor=floor,
-    )
-    assert again.threshold == cut.threshold and table["weight"][0].as_py() == len(region) / len(uniform)
     stricter = json.loads(curate(run, "result", "--json", "--alpha", 0.05))["cut"]["after"]
     assert stricter["n"] < after["n"]
 
 
-def test_several_people_are_kept_apart_and_their_disputes_are_told(run: ReviewedRun):
+def test_several_people_are_kept_apart_and_a_row_on_which_they_disagree_is_unsure(run: ReviewedRun):
     curate(run, "draw", "--num", 20)
     ids = drawn()
     curate(run, "import", "csv", run.csv(Path("a.csv"), ids), "--person", "anna")
@@ -158,10 +147,11 @@ def test_several_people_are_kept_apart_and_their_disputes_are_told(run: Reviewed
     Path("b.csv").write_text(f"row_id,verdict,person\n{ids[0]},{said},ben\n{ids[1]},unsure,ben\n")
     curate(run, "import", "csv", "b.csv")
     result = json.loads(curate(run, "result", "--json"))
-    assert result["people"] == {"anna": 20, "ben": 2} and result["num_shared"] == 2
-    assert result["disputed"] == [str(ids[0])] and result["answers"]["disputed"] == 1
-    assert result["answers"]["unsure"] == 0  # who is unsure leaves it to the other
-    assert f"right against wrong: 1: {ids[0]}" in curate(run, "result")
+    assert result["people"] == {"anna": 20, "ben": 2}
+    assert result["answers"]["unsure"] == 1  # of the other row, who is unsure leaves it to the other
+    Path("b.csv").write_text(f"row_id,verdict,person\n{ids[0]},unsure,ben\n")
+    assert "1 verdicts taken" in curate(run, "import", "csv", "b.csv")  # another verdict replaces the first
+    assert json.loads(curate(run, "result", "--json"))["answers"]["unsure"] == 0
 
 
 def test_verdicts_without_a_name_are_those_of_the_machines_user(run: ReviewedRun, monkeypatch: pytest.MonkeyPatch):
@@ -183,7 +173,7 @@ def test_an_arm_that_draws_has_an_exact_interval_and_no_cut(run: ReviewedRun):
     assert result["purity"]["method"].startswith("exact") and result["cut"]["after"] is None
     assert "the rows of naive are not the best by score" in curate(run, "result")
     table = pq.read_table("reviews/naive/rows.parquet")
-    assert table["trust"].null_count == table.num_rows
+    assert table["raw"].null_count == table.num_rows
 
 
 def test_a_selection_under_a_cap_is_reviewed_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -197,7 +187,7 @@ def test_a_selection_under_a_cap_is_reviewed_as_it_is(tmp_path: Path, monkeypatc
     assert "the rows of trust are not the best by score" in curate(capped, "result")
 
 
-def test_label_studio_and_argilla_take_rows_and_give_verdicts(run: ReviewedRun):
+def test_label_studio_takes_rows_and_gives_verdicts(run: ReviewedRun):
     curate(run, "draw", "--num", 30)
     ids = drawn()
     curate(run, "import", "csv", run.csv(Path("v.csv"), ids[:4]), "--person", "anna")
@@ -219,20 +209,46 @@ def test_label_studio_and_argilla_take_rows_and_give_verdicts(run: ReviewedRun):
     tasks[2]["annotations"] = [annotated("unsure")]
     Path("done.json").write_text(json.dumps(tasks))
     assert "3 verdicts taken" in curate(run, "import", "label-studio", "done.json")
-    standing = open_review(Path("reviews"), None).log.standing()
-    assert {person: entry.verdict for person, entry in standing[ids[4]].items()} == {"7": "right", "b@c.de": "wrong"}
-    assert ids[5] not in standing and standing[ids[6]]["7"].via == "label-studio"
+    verdicts = open_review(Path("reviews"), None).read_verdicts()
+    assert verdicts[ids[4]] == {"7": "right", "b@c.de": "wrong"}
+    assert ids[5] not in verdicts and verdicts[ids[6]] == {"7": "unsure"}
 
-    curate(run, "export", "argilla", "records.json")
-    records = json.loads(Path("records.json").read_text())
-    assert [record["id"] for record in records] == [str(row_id) for row_id in (ids[5], *ids[7:])]
-    assert set(records[0]) == {"id", "fields", "metadata", "suggestions", "responses", "vectors"}
-    user = "3d0b9ea4-3a3b-4f1c-9c4e-1c5d3b8b1a11"
-    records[0]["responses"] = {"verdict": [{"value": "wrong", "user_id": user}]}
-    records[1]["responses"] = {"verdict": [{"value": "right", "user_id": user, "status": "draft"}]}
-    Path("records.json").write_text(json.dumps(records))
-    assert "1 verdicts taken" in curate(run, "import", "argilla", "records.json")
-    assert open_review(Path("reviews"), None).log.standing()[ids[5]][user].verdict == "wrong"
+
+@pytest.mark.parametrize("delimiter", [",", ";"])  # spreadsheets write a semicolon in much of Europe
+def test_a_spreadsheet_alone_takes_rows_and_gives_verdicts(run: ReviewedRun, delimiter: str):
+    curate(run, "draw", "--num", 20)
+    ids = drawn()
+    assert "20 rows that have no verdict yet" in curate(run, "export", "csv", "v.csv")
+    with Path("v.csv").open(newline="", encoding="utf-8-sig") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["row_id"] for row in rows] == [f"row {row_id}" for row_id in ids] and list(rows[0])[-1] == "verdict"
+    assert all(row["prompt"] and "boxed" in row["completion"] for row in rows)
+    for row in rows[:15]:
+        row["verdict"] = "Right" if run.right[int(row["row_id"][4:])] else "wrong"
+    with Path("v.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0], delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(rows)
+    assert "15 verdicts taken" in curate(run, "import", "csv", "v.csv")
+    result = json.loads(curate(run, "result", "--json"))
+    assert result["answers"]["right"] == sum(run.right[row_id] for row_id in ids[:15])
+    assert result["answers"]["none"] == 5
+    assert "5 rows that have no verdict yet (15 have one and stay out)" in curate(run, "export", "csv", "rest.csv")
+
+
+def test_texts_that_a_spreadsheet_would_compute_are_quoted(run: ReviewedRun):
+    row = {"row_id": 1, "prompt": "=HYPERLINK(1)", "label": "-5", "completion": None}
+    assert _format_csv([row]).splitlines()[1] == "row 1,'=HYPERLINK(1),'-5,,"
+
+
+def test_imports_at_once_lose_no_verdict(run: ReviewedRun):
+    curate(run, "draw", "--num", 20)
+    review, ids = open_review(Path("reviews"), None), drawn()
+    with ThreadPoolExecutor(5) as pool:
+        added = pool.map(lambda who: [review.add_verdicts({row_id: {str(who): "right"}}) for row_id in ids], range(5))
+        assert [sum(numbers) for numbers in added] == [20] * 5
+    people = {str(who): "right" for who in range(5)}
+    assert review.read_verdicts() == {row_id: people for row_id in ids}
 
 
 def test_files_of_verdicts_are_taken_whole_or_not_at_all(run: ReviewedRun):
@@ -243,33 +259,29 @@ def test_files_of_verdicts_are_taken_whole_or_not_at_all(run: ReviewedRun):
     def told(text: str, program: str = "csv") -> str:
         Path("v.csv").write_text(text)
         line = refused("import", *where, program, "v.csv")
-        assert not Path("reviews/trust/verdicts.jsonl").exists()
+        assert not Path("reviews/trust/verdicts.json").exists()
         return line
 
-    assert "line 1: the header is id,verdict; give row_id,verdict" in told(f"id,verdict\n{first},right\n")
+    assert "line 1: the header is id,verdict; give row_id and verdict" in told(f"id,verdict\n{first},right\n")
     assert "the header is missing" in told("")
     assert "holds no verdicts" in told("row_id,verdict\n")
     line = told(f"row_id,verdict\n{first},right\n77,right\n{second},yes\nx,wrong\n")
-    assert "line 3: row 77 is not one of this review's 20 rows" in line and "nothing is taken" in line
+    assert "line 3: row_id '77' is not one of this review's 20 rows" in line and "nothing is taken" in line
     assert "line 4: verdict 'yes' is not one of right, wrong, unsure" in line and "line 5: row_id 'x'" in line
     assert "line 3: has not the 2 columns" in told(f"row_id,verdict\n{first},right\n{second}\n")
     line = told(f"row_id,verdict,person\n{first},right,a\n{first},wrong,a\n")
-    assert f"line 3: a gave row {first} another verdict in line 2" in line
+    assert f"line 3: a gave row {first} another verdict before" in line
     assert "is not JSON" in told("{", "label-studio")
-    assert "task 1: has no data.row_id" in told('[{"data": {}}]', "label-studio")
-    assert "not what Label Studio exports" in told('[{"data": 3}]', "label-studio")
+    assert "holds no verdicts" in told('[{"data": {}}]', "label-studio")
+    result = '[{"from_name": "verdict", "value": {"choices": ["right"]}}]'
+    for data in ("3", "{}"):
+        foreign = f'[{{"data": {data}, "annotations": [{{"result": {result}}}]}}]'
+        assert "not what Label Studio exports" in told(foreign, "label-studio")
+    assert "not what Label Studio exports" in told('{"data": 3}', "label-studio")
     assert "cannot be read" in refused("import", *where, "csv", "none.csv")
     Path("v.csv").write_bytes(b"row_id,verdict\n\xff,right\n")
     assert "cannot be read" in refused("import", *where, "csv", "v.csv")
     assert "none of its 20 rows has a verdict" in refused("result", *where)
-
-
-def test_lines_that_were_cut_off_are_told(run: ReviewedRun):
-    curate(run, "draw", "--num", 20)
-    with Path("reviews/trust/verdicts.jsonl").open("wb") as file:
-        file.write(f'{{"row_id": {drawn()[0]}, "per\n'.encode())
-    told = curate(run, "draw")
-    assert "1 lines of" in told and "verdicts.jsonl were cut off; none was kept" in told
 
 
 def test_the_output_of_a_filter_is_reviewed_round_by_round(run: ReviewedRun, tmp_path: Path):
@@ -312,7 +324,7 @@ def test_the_output_of_a_filter_is_reviewed_round_by_round(run: ReviewedRun, tmp
     rows = open_review(Path("reviews"), None).rows.to_pylist()
     assert all(row["selected"] == (row["row_id"] in best) and row["prompt"] and row["label"] for row in rows)
     told = json.loads(Path("reviews/trust/draw.json").read_text())
-    assert told["num_region"] == 200 and told["num_candidates"] == len(scores) and told["floor"] == scores[199]
+    assert told["num_region"] == 200 and told["floor"] == scores[199]
     path = run.csv(Path("v.csv"), [row["row_id"] for row in rows])
     CliRunner().invoke(main, ["review", "import", *map(str, where), "csv", str(path)], catch_exceptions=False)
     found = CliRunner().invoke(main, ["review", "result", *map(str, where), "--json"], catch_exceptions=False)
@@ -331,11 +343,10 @@ def refused_after(output: Path, run: ReviewedRun) -> str:
 def test_only_the_best_rows_of_a_pool_are_held(run: ReviewedRun, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(source, "SPARE_ROWS", 0)
     origin = replace(source.find(run.directory, None), num_selected=10)
-    rows, num_candidates = source.find_review_rows(origin)
+    rows = source.find_review_rows(origin)
     scores = np.sort([raw for row_id, raw in run.raw.items() if row_id not in run.unparsed | run.failed])[::-1]
-    assert num_candidates == len(scores)
     assert np.array_equal(np.sort(rows.raw_N)[::-1], scores[:20].astype(np.float32))
-    again, _ = source.find_review_rows(origin, floor=float(scores[20]))
+    again = source.find_review_rows(origin, floor=float(scores[20]))
     assert len(again.raw_N) == 21
 
 
@@ -345,7 +356,7 @@ def test_runs_and_settings_that_do_not_fit_are_refused(run: ReviewedRun, tmp_pat
     assert "is not a run directory" in refused("draw", "empty")
     (tmp_path / "empty" / "manifest.json").write_text('{"identity": {}, "files": {}, "stages": {}}')
     assert "nothing is selected yet" in refused("draw", "empty") and "--until gen-0/select" in refused("draw", "empty")
-    assert "there is none; draw one" in refused("serve", "empty")
+    assert "there is none; draw one" in refused("result", "empty")
     foreign = (run.directory / "manifest.json").read_text().replace('"naive": {', '"centroids": {')
     (tmp_path / "empty" / "manifest.json").write_text(sign_text(foreign))
     assert "'centroids', whose module cannot be imported here" in refused("draw", "empty")
