@@ -1,6 +1,5 @@
 """The export commands, and ``curate clean``, ``verify``, ``doctor`` and ``inspect``; heavy modules load on use."""
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -140,16 +139,18 @@ def verify(target: str, allow_code: tuple[str, ...], as_json: bool) -> None:
 def doctor(config: str | None, overrides: tuple[str, ...], address: str | None) -> None:
     """Check machine, storage and Ray, and say how to fix each problem.
 
-    With a CONFIG, also check everything that it needs. The exit code is 1 if any check fails.
+    CONFIG names the run directory and the cluster; `curate validate` checks what else it needs. The exit code is 1 if
+    any check fails.
     """
     if overrides and config is None:
         raise ConfigError("--set: needs a CONFIG to override")
     from curation.commands.doctor import examine
 
     states: Counter[str] = Counter()
-    for finding in examine(config, overrides, address=address):
-        echo(finding.line)
-        states[finding.state] += 1
+    for name, found in examine(config, overrides, address=address):
+        words = f"{found.finding}; {found.fix}" if found.fix else found.finding
+        echo(f"{found.state:<5} {name:<16} {' '.join(words.split())}")
+        states[found.state] += 1
     echo(f"{states['ok']} ok, {states['warn']} warn, {states['fail']} fail")
     sys.exit(1 if states["fail"] else 0)
 
@@ -160,21 +161,16 @@ def doctor(config: str | None, overrides: tuple[str, ...], address: str | None) 
 @click.option("--where", metavar="SQL", help='Only rows that match an SQL expression, e.g. "label IS NULL".')
 @click.option("--columns", metavar="A,B", help="Columns of the sample.")
 @click.option("--rows", type=click.IntRange(min=0), default=5, show_default=True, help="Rows of the sample.")
-@click.option("--version", type=int, help="Version of the table (default: the manifest's, else the newest).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, **asked: Any) -> None:
+def inspect(table: str, stage: str | None, columns: str | None, **asked: Any) -> None:
     """Show what is in a table. TABLE is a Lance table, or a run directory followed by the name of a STAGE.
 
     For a run directory alone, list its tables. A filter's output counts as a run directory.
     """
-    from curation.commands.inspect import examine, find, format_facts, format_tables, list_tables, record_of
+    from curation.commands.inspect import describe_table, find, format_tables, list_tables, record_of
 
     if stage is None and (record := record_of(table)) is not None:
-        found = list_tables(record)
-        echo(json.dumps([item._asdict() for item in found]) if as_json else format_tables(found))
-        return
-    uri, version = find(table, stage)
-    names = None if columns is None else tuple(name.strip() for name in columns.split(","))
-    asked["version"] = version if asked["version"] is None else asked["version"]
-    facts = examine(uri, columns=names, **asked)
-    echo(json.dumps(facts, indent=1) if as_json else format_facts(facts))
+        lines = format_tables(list_tables(record))
+    else:
+        names = None if columns is None else [name.strip() for name in columns.split(",")]
+        lines = describe_table(*find(table, stage), columns=names, **asked)
+    echo("\n".join(lines))
