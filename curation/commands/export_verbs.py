@@ -98,19 +98,19 @@ def export_trust(run_dir: str, output: str, **asked: Any) -> None:
 )
 @click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
 def clean(run_dir: str, older_than: float, dry_run: bool) -> None:
-    """Remove old versions, orphaned files and superseded results that the manifest of RUN_DIR does not name.
+    """Remove superseded results of RUN_DIR: of stages that ran again later with other settings.
 
     RUN_DIR may be a filter's output: only its record is cleaned, since `curate filter` itself removes superseded data.
     """
     from curation.commands.clean import clean
     from curation.commands.printing import format_size
 
-    files = num_bytes = 0
-    for item in clean(to_place(run_dir), older_than, dry=dry_run):
-        versions = f"{item.versions:,} versions, " if item.versions else ""
-        echo(f"{item.path}: {versions}{item.files:,} files, {format_size(item.bytes)}")
-        files, num_bytes = files + item.files, num_bytes + item.bytes
-    echo(f"{'to be removed' if dry_run else 'removed'}: {files:,} files, {format_size(num_bytes)}")
+    num_files = num_bytes = 0
+    for folder, files in clean(to_place(run_dir), older_than, dry=dry_run):
+        size = sum(file.size for file in files)
+        echo(f"{folder}: {len(files):,} files, {format_size(size)}")
+        num_files, num_bytes = num_files + len(files), num_bytes + size
+    echo(f"{'to be removed' if dry_run else 'removed'}: {num_files:,} files, {format_size(num_bytes)}")
 
 
 @click.command()
