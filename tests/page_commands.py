@@ -41,7 +41,7 @@ _OWN = """
     curate run CONFIG --until gen-0/teacher
     curate run CONFIG --redo STAGE
     curate run examples/quickstart.yaml --set 'selection.arms=[naive, last_logprob, trust, ntf, ground_truth]'
-    curate status CONFIG | curate status OUT | curate status runs/my-run --watch | curate status runs/quickstart --watch
+    curate status CONFIG | curate status OUT | curate status runs/my-run | curate status runs/quickstart
     curate validate CONFIG | curate verify RUN_DIR | curate --help | curate COMMAND -h
 """
 _PAGE_INIT = (

@@ -257,7 +257,6 @@ CODES = {
     2: "curation/test_cli.py::test_mistakes_are_one_line_and_exit_code_2",
     1: "test_stages_at_once.py::test_one_that_fails_lets_the_others_end_and_is_alone_done_again",
     3: "test_filter.py::test_a_shifted_pool_raises_an_alarm_with_an_exit_code_of_its_own",
-    4: "curation/commands/test_fail_on_verdict.py::test_the_exit_code",
     130: "test_interrupts.py::test_a_driver_that_waits_says_in_a_line_that_it_was_stopped",
     143: "test_interrupts.py::test_a_driver_that_waits_says_in_a_line_that_it_was_stopped",
 }
