@@ -125,6 +125,6 @@ def test_a_row_is_explained(config: Path) -> None:
     assert len(rows) == 60
     row = json.loads(curate("explain", run, rows[0]["row_id"], "--json"))
     arm = row["generations"][0]["arms"]["trust"]
-    assert (arm["rank"], arm["place"], arm["completion"]) == (0, 1, rows[0]["completion"])
+    assert (arm["rank"], arm["completion"]) == (0, rows[0]["completion"])
     assert row["prompt"] == rows[0]["prompt"] and row["gold"] is not None
     assert row["generations"][0]["correct"] == (row["gold"] == arm["label"])

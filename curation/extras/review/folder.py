@@ -21,7 +21,7 @@ from curation.storage.inside import from_record, run_around, to_record
 from curation.storage.paths import Place, write_atomically
 from curation.tables.schemas import ROW_ID
 
-DEFAULT_NUM = 200
+FORMAT, DEFAULT_NUM = 2, 200
 ROWS = pa.schema(
     [
         ROW_ID,
@@ -49,11 +49,13 @@ class Review:
     def drawn(self) -> Json:
         """The record of the draw."""
         drawn: Json = from_record(json.loads((self.folder / "draw.json").read_text()), run_around(self.folder))
+        if drawn["format"] != FORMAT:
+            raise ReviewError(f"{self.folder}: was drawn by another version; draw the same rows again with --name")
         return drawn
 
     @cached_property
     def origin(self) -> Origin:
-        """The run or filter that the review was drawn from."""
+        """The selection that the review was drawn from."""
         return Origin.from_json(self.drawn["origin"])
 
     @cached_property
@@ -143,7 +145,7 @@ def make_review(home: Path, name: str, origin: Origin, *, num: int, seed: int) -
         "uniform": drawn.uniform_M,
     }
     record = {
-        "format": 1,
+        "format": FORMAT,
         "origin": asdict(origin),
         "num": num,
         "seed": seed,

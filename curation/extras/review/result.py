@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from curation.errors import ReviewError
-from curation.extras.review.folder import Review, write_record
+from curation.extras.review.folder import FORMAT, Review, write_record
 from curation.extras.review.source import find_review_rows
 from curation.hashing import derive
 from curation.json_types import Json
@@ -58,7 +58,7 @@ def conclude(review: Review, *, alpha: float | None, delta: float | None) -> Jso
     answer_M = np.array(said, dtype=np.str_)
     counts = [count_answers(answer_M[rows["stratum"].to_numpy() == index]) for index in range(len(strata))]
     result = {
-        "format": 2,
+        "format": FORMAT,
         "review": review.folder.name,
         **{name: drawn["origin"][name] for name in ("run", "generation", "arm", "ranked", "num_selected")},
         **{name: drawn[name] for name in ("seed", "num_drawn", "num_uniform", "num_region", "floor")},

@@ -44,10 +44,10 @@ FILE = click.argument("path", metavar="FILE")
 def review() -> None:
     """Let people judge weak labels that a run selected, and say how pure its selection is.
 
-    First draw rows, then export them for a spreadsheet or Label Studio, and import the verdicts. Then result gives the
-    purity with its interval, and the certified cut that follows from it.
+    Draw rows, export them for a spreadsheet or Label Studio, and import the verdicts. Then result gives the purity
+    with its interval, and the certified cut that follows from it.
 
-    RUN_DIR is the directory of a run, or the output of a filter.
+    RUN_DIR is the directory of a run.
     """
 
 

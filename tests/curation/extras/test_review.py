@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -18,12 +16,10 @@ from curation.cli import main
 from curation.extras.review import source
 from curation.extras.review.exchange import _format_csv
 from curation.extras.review.folder import ROWS, open_review
-from curation.hashing import derive, hash64
+from curation.hashing import derive
 from curation.metrics import compute_finite_share
-from curation.refs import TableRef
-from curation.rundir.manifest import Manifest, sign_text
+from curation.rundir.manifest import sign_text
 from curation.selection.risk import calibrate
-from curation.tables import io
 
 NUM = 1_200
 
@@ -284,62 +280,6 @@ def test_files_of_verdicts_are_taken_whole_or_not_at_all(run: ReviewedRun):
     assert "none of its 20 rows has a verdict" in refused("result", *where)
 
 
-def test_the_output_of_a_filter_is_reviewed_round_by_round(run: ReviewedRun, tmp_path: Path):
-    """Its layout by hand: two rounds, a gate with a tie, a file that names the rows."""
-    record = Manifest.load(run.directory).stages["gen-0/select"]
-    choice = record.inputs["choice"]
-    labels, pool = (io.read(TableRef.from_json(choice[name])) for name in ("labels", "pool"))
-    output = tmp_path / "out"
-    manifest = Manifest.load(output / "_curation")
-    manifest.identify({}, {"0000": [], "0001": []})
-    manifest.save()
-    half = len(labels) // 2
-    for name, part in (("0000", slice(0, half)), ("0001", slice(half, None))):
-        ids = pa.array(labels["row_id"].to_pylist()[part])
-        refs = {
-            what: io.write(
-                table.filter(pc.is_in(table["row_id"], value_set=ids)), str(output / f"_curation/{what}-{name}.lance")
-            )
-            for what, table in (("labels", labels), ("pool", pool))
-        }
-        manifest.record(
-            f"pool-{name}", {"domain": {"name": "math"}}, {"pool": refs["pool"].to_json()}, rows=1, seconds=1
-        )
-        manifest.record(f"label-{name}", {}, {"labels": refs["labels"].to_json()}, rows=1, seconds=1)
-    assert "nothing is written yet" in refused_after(output, run)
-    scores = sorted((raw for row_id, raw in run.raw.items() if row_id not in run.unparsed | run.failed), reverse=True)
-    best = [
-        row_id for row_id, raw in run.raw.items() if raw in scores[:100] and row_id not in run.unparsed | run.failed
-    ]
-    last = next(row_id for row_id in best if run.raw[row_id] == scores[99])
-    tie = int(hash64(np.array([last]), 5)[0])
-    gate = {"column": "trust_raw", "bound": {"score": scores[99], "tie": tie, "seed": 5, "num_selected": 100}}
-    manifest.record("cut", {"function": "trust"}, {"threshold": gate, "risk": None}, rows=1, seconds=1)
-    for name, rows in (("0000", 60), ("0001", 40)):
-        manifest.record(f"write-{name}", {}, {}, rows=rows, seconds=1)
-    where = (output, "--folder", "reviews")
-    assert "is the output of a filter, which ranks by trust" in refused("draw", *where, "--arm", "naive")
-    found = CliRunner().invoke(main, ["review", "draw", *map(str, where), "--num", "60"], catch_exceptions=False)
-    assert found.exit_code == 0 and "60 rows of arm trust" in found.output, found.output
-    rows = open_review(Path("reviews"), None).rows.to_pylist()
-    assert all(row["selected"] == (row["row_id"] in best) and row["prompt"] and row["label"] for row in rows)
-    told = json.loads(Path("reviews/trust/draw.json").read_text())
-    assert told["num_region"] == 200 and told["floor"] == scores[199]
-    path = run.csv(Path("v.csv"), [row["row_id"] for row in rows])
-    CliRunner().invoke(main, ["review", "import", *map(str, where), "csv", str(path)], catch_exceptions=False)
-    found = CliRunner().invoke(main, ["review", "result", *map(str, where), "--json"], catch_exceptions=False)
-    result = json.loads(found.stdout)
-    assert result["num_selected"] == 100 and result["purity"]["num_rows"] == 100
-    assert result["cut"]["before"] is None and result["cut"]["after"]["num_calibration"] == 45
-
-
-def refused_after(output: Path, run: ReviewedRun) -> str:
-    """What is said of an output before and after it has a list of files."""
-    assert "nor the output of `curate filter`" in refused("draw", output, "--folder", "reviews")
-    (output / "filter.json").write_text("{}")
-    return refused("draw", output, "--folder", "reviews")
-
-
 def test_only_the_best_rows_of_a_pool_are_held(run: ReviewedRun, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(source, "SPARE_ROWS", 0)
     origin = replace(source.find(run.directory, None), num_selected=10)
@@ -348,6 +288,13 @@ def test_only_the_best_rows_of_a_pool_are_held(run: ReviewedRun, monkeypatch: py
     assert np.array_equal(np.sort(rows.raw_N)[::-1], scores[:20].astype(np.float32))
     again = source.find_review_rows(origin, floor=float(scores[20]))
     assert len(again.raw_N) == 21
+
+
+def test_a_review_of_another_version_is_refused(run: ReviewedRun):
+    curate(run, "draw", "--num", 20)
+    path = Path("reviews/trust/draw.json")
+    path.write_text(path.read_text().replace('"format": 2', '"format": 1'))
+    assert "was drawn by another version" in refused("result", run.directory, "--folder", "reviews")
 
 
 def test_runs_and_settings_that_do_not_fit_are_refused(run: ReviewedRun, tmp_path: Path):
