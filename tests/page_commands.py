@@ -20,7 +20,7 @@ STORE = "test_cluster_commands.py::test_commands_with_an_object_store_and_a_clus
 
 _OWN = """
     curate review draw RUN_DIR | curate review draw RUN_DIR --num 200 | curate review draw runs/my-run --num 200
-    curate review export runs/my-run csv verdicts.csv | curate review import runs/my-run csv verdicts.csv
+    curate review export runs/my-run csv rows.csv | curate review import runs/my-run csv verdicts.csv
     curate review export runs/my-run label-studio t.json
     curate review result runs/my-run --alpha 0.1 | curate review result RUN_DIR
     curate clean OUT | curate clean RUN_DIR | curate doctor CONFIG | curate doctor [CONFIG] | curate doctor

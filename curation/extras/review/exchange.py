@@ -43,6 +43,8 @@ NUM_TOLD = 5
 
 def export(review: Review, program: str, path: Path) -> str:
     """Write the rows without a verdict as ``csv`` or for ``label-studio``, and return in words what was written."""
+    if path.exists():  # perhaps with verdicts
+        raise ReviewError(f"{path}: is there already; give another name")
     judged = review.read_verdicts()
     rows = [row for row in review.rows.to_pylist() if row["row_id"] not in judged]
     if not rows:
@@ -115,6 +117,7 @@ def _check_given(path: Path, given: Sequence[Given], row_ids: frozenset[int]) ->
 
 def _read_csv(path: Path, person: str) -> Iterator[Given]:
     """Yield the verdicts of CSV with the columns ``row_id``, ``verdict`` and, with several people, ``person``."""
+    csv.field_size_limit(1 << 30)  # texts of rows may be long
     with path.open(newline="", encoding="utf-8-sig") as file:
         header = file.readline()
         file.seek(0)

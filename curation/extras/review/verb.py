@@ -57,9 +57,7 @@ def _find_home(run_dir: str, folder: str | None) -> Path:
     if folder is not None:
         return Path(folder)
     if not isinstance(run, Path):
-        raise ReviewError(
-            f"{run}: verdicts are appended to a file, which an object store cannot do; give a local --folder DIR"
-        )
+        raise ReviewError(f"{run}: a review is kept in a local folder, not in an object store; give --folder DIR")
     if not run.is_dir():
         raise ReviewError(f"{run}: there is no such directory; give the run_dir of a run")
     return run / "review"
@@ -124,15 +122,14 @@ def import_verdicts(drawn: "Review", program: str, path: str, person: str) -> No
 @_with_review
 @click.option("--alpha", type=float, help="The highest share of wrong labels (default: the run's, 0.1).")
 @click.option("--delta", type=float, help="The highest probability of failure (default: that of --alpha).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def result(drawn: "Review", alpha: float | None, delta: float | None, as_json: bool) -> None:
+def result(drawn: "Review", alpha: float | None, delta: float | None) -> None:
     """Compute the result of the verdicts, print it and write it to review.json."""
     from curation.commands.printing import show
     from curation.extras.review.result import conclude
 
     found = conclude(drawn, alpha=alpha, delta=delta)
-    show(found, "curation.extras.review:result.j2", as_json=as_json)
-    echo(f"written: {drawn.folder / 'review.json'}", err=as_json)
+    show(found, "curation.extras.review:result.j2", as_json=False)
+    echo(f"written: {drawn.folder / 'review.json'}")
 
 
 def describe_progress(review: "Review") -> list[str]:

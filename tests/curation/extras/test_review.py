@@ -5,6 +5,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -47,6 +48,12 @@ def curate(run: ReviewedRun, verb: str, *arguments: object) -> str:
     return found.stdout
 
 
+def concluded(run: ReviewedRun, *arguments: object) -> dict[str, Any]:
+    """The result of the only review."""
+    curate(run, "result", *arguments)
+    return json.loads((open_review(Path("reviews"), None).folder / "review.json").read_text())
+
+
 def refused(*arguments: object) -> str:
     found = CliRunner().invoke(main, ["review", *map(str, arguments)], catch_exceptions=False)
     assert found.exit_code == 2 and len(found.stderr.splitlines()) == 1, found.output
@@ -87,7 +94,6 @@ def test_verdicts_give_purity_calibration_set_and_a_new_cut(run: ReviewedRun):
     assert "0 verdicts taken, 299 were known already" in curate(run, "import", "csv", path)
     words = curate(run, "result")
     result = json.loads(Path("reviews/trust/review.json").read_text())
-    assert json.loads(curate(run, "result", "--json")) == result
 
     rows = pq.read_table("reviews/trust/rows.parquet").to_pylist()
     decided = [row for row in rows if row["row_id"] not in (unsure, silent)]
@@ -131,7 +137,7 @@ def test_verdicts_give_purity_calibration_set_and_a_new_cut(run: ReviewedRun):
     assert f"{after['n']:,} rows, at most 20% wrong with confidence 80%" in words
     assert (before["alpha"], before["delta"]) == (0.2, 0.2)
 
-    stricter = json.loads(curate(run, "result", "--json", "--alpha", 0.05))["cut"]["after"]
+    stricter = concluded(run, "--alpha", 0.05)["cut"]["after"]
     assert stricter["n"] < after["n"]
 
 
@@ -142,12 +148,12 @@ def test_several_people_are_kept_apart_and_a_row_on_which_they_disagree_is_unsur
     said = "wrong" if run.right[ids[0]] else "right"
     Path("b.csv").write_text(f"row_id,verdict,person\n{ids[0]},{said},ben\n{ids[1]},unsure,ben\n")
     curate(run, "import", "csv", "b.csv")
-    result = json.loads(curate(run, "result", "--json"))
+    result = concluded(run)
     assert result["people"] == {"anna": 20, "ben": 2}
     assert result["answers"]["unsure"] == 1  # of the other row, who is unsure leaves it to the other
     Path("b.csv").write_text(f"row_id,verdict,person\n{ids[0]},unsure,ben\n")
     assert "1 verdicts taken" in curate(run, "import", "csv", "b.csv")  # another verdict replaces the first
-    assert json.loads(curate(run, "result", "--json"))["answers"]["unsure"] == 0
+    assert concluded(run)["answers"]["unsure"] == 0
 
 
 def test_verdicts_without_a_name_are_those_of_the_machines_user(run: ReviewedRun, monkeypatch: pytest.MonkeyPatch):
@@ -155,14 +161,14 @@ def test_verdicts_without_a_name_are_those_of_the_machines_user(run: ReviewedRun
     ids = drawn()
     monkeypatch.setattr("getpass.getuser", lambda: "anna")
     curate(run, "import", "csv", run.csv(Path("a.csv"), ids))
-    assert json.loads(curate(run, "result", "--json"))["people"] == {"anna": 20}
+    assert concluded(run)["people"] == {"anna": 20}
 
 
 def test_an_arm_that_draws_has_an_exact_interval_and_no_cut(run: ReviewedRun):
     curate(run, "draw", "--arm", "naive", "--num", 40)
     ids = drawn("naive")
     curate(run, "import", "csv", run.csv(Path("v.csv"), ids))
-    result = json.loads(curate(run, "result", "--json"))
+    result = concluded(run)
     num_right = sum(run.right[row_id] for row_id in ids)
     share = compute_finite_share(num_right, len(ids), len(selected(run, "naive")))
     assert {name: result["purity"][name] for name in ("value", "low", "high", "n")} == share.to_json()
@@ -178,7 +184,7 @@ def test_a_selection_under_a_cap_is_reviewed_as_it_is(tmp_path: Path, monkeypatc
     curate(capped, "draw", "--num", 30)
     assert {*drawn()} < {*selected(capped, "trust")}
     curate(capped, "import", "csv", capped.csv(Path("v.csv"), drawn()))
-    result = json.loads(curate(capped, "result", "--json"))
+    result = concluded(capped)
     assert result["purity"]["method"].startswith("exact") and result["cut"]["after"] is None
     assert "the rows of trust are not the best by score" in curate(capped, "result")
 
@@ -226,9 +232,10 @@ def test_a_spreadsheet_alone_takes_rows_and_gives_verdicts(run: ReviewedRun, del
         writer.writeheader()
         writer.writerows(rows)
     assert "15 verdicts taken" in curate(run, "import", "csv", "v.csv")
-    result = json.loads(curate(run, "result", "--json"))
+    result = concluded(run)
     assert result["answers"]["right"] == sum(run.right[row_id] for row_id in ids[:15])
     assert result["answers"]["none"] == 5
+    assert "v.csv: is there already" in refused("export", run.directory, "--folder", "reviews", "csv", "v.csv")
     assert "5 rows that have no verdict yet (15 have one and stay out)" in curate(run, "export", "csv", "rest.csv")
 
 
@@ -311,7 +318,7 @@ def test_runs_and_settings_that_do_not_fit_are_refused(run: ReviewedRun, tmp_pat
     assert "the arms naive, trust" in refused("draw", *where, "--arm", "ground_truth")
     assert "--num: 3 rows are too few" in refused("draw", *where, "--num", 3)
     assert "'../up' is not a name" in refused("draw", *where, "--name", "../up")
-    assert "object store cannot do; give a local --folder" in refused("draw", "s3://bucket/run")
+    assert "not in an object store; give --folder" in refused("draw", "s3://bucket/run")
     curate(run, "draw", "--num", 20)
     curate(run, "import", "csv", run.csv(Path("v.csv"), drawn()))
     assert "alpha: 2.0 is not a share" in refused("result", *where, "--alpha", 2)
