@@ -199,8 +199,7 @@ def status(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
     else:
         config, overrides = find_run_config(config, overrides)
         settings = (load.load_filter if load.is_filter(config) else load.load_config)(config, overrides)
-    is_filter = isinstance(settings, filter_config.FilterConfig)
-    shown = filters.look(settings) if is_filter else statuses.look(settings)
+    shown = filters.look(settings) if isinstance(settings, filter_config.FilterConfig) else statuses.look(settings)
     if as_json:
         echo(json.dumps(statuses.make_status_json(shown), indent=1))
     else:
