@@ -49,8 +49,6 @@ class Review:
     def drawn(self) -> Json:
         """The record of the draw."""
         drawn: Json = from_record(json.loads((self.folder / "draw.json").read_text()), run_around(self.folder))
-        if drawn["format"] != FORMAT:
-            raise ReviewError(f"{self.folder}: was drawn by another version; draw the same rows again with --name")
         return drawn
 
     @cached_property
@@ -103,7 +101,10 @@ def open_review(home: Path, name: str | None) -> Review:
         name = names[0]
     if name not in names:
         raise ReviewError(f"{home}: no review is called {name!r}; {listed}")
-    return Review(home / name)
+    review = Review(home / name)
+    if review.drawn["format"] != FORMAT:
+        raise ReviewError(f"{review.folder}: was drawn by another version; draw the same rows again with --name")
+    return review
 
 
 def open_or_make_review(
