@@ -81,7 +81,8 @@ def estimate_share_right(
 
     ``value`` and its interval cover the rows that people could decide. ``if_wrong`` and ``if_right`` count every open
     row (unsure) as wrong or as right. Each stratum has an exact interval as a finite population; MOVER combines several
-    strata. Rows without a verdict are assumed missing at random, since rows are shown in random order. Return None if the region has no such rows, or a stratum has no decided row yet.
+    strata. Rows without a verdict are assumed missing at random, since rows are shown in random order. Return
+    None if the region has no such rows, or a stratum has no decided row yet.
     """
     pairs = [(item.num_rows, count) for item, count in zip(strata, counts, strict=True) if item.selected == selected]
     if not pairs or not all(count["right"] + count["wrong"] for _, count in pairs):
