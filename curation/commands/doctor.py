@@ -15,7 +15,7 @@ from curation.cluster import capacity, nodes
 from curation.cluster.session import local_or_cluster
 from curation.config import RayConfig
 from curation.config.load import load_config
-from curation.errors import CurationError, RunDirError
+from curation.errors import CurationError
 from curation.heavy import torch
 from curation.models.loading import is_installed
 from curation.storage import lease
@@ -174,12 +174,21 @@ def check_writing(directory: Place) -> Finding:
                 write_atomically(folder / "file", text)
                 if (folder / "file").read_text() != text:
                     return fail(f"{directory}: a file reads back differently from what was written", STORE_FIX)
-            with suppress(RunDirError), lease.hold(folder):
+            if not _is_lease_exclusive(folder / "register"):
                 return fail(f"{directory}: two drivers can get the lease", LEASE_FIX)
     except OSError as error:
         fix = "put the run directory where it can be written (run_dir)"
         return fail(f"{directory}: {error.strerror or error}", fix)
     return ok(f"{directory}: writes, reads back, replaces and leases")
+
+
+def _is_lease_exclusive(directory: Place) -> bool:
+    """Return whether the lease refuses the second of two drivers, both for a new lease and for an existing one."""
+    first, second = make_register(directory), make_register(directory)
+    token = first.put_if_absent("first")
+    if token is None or second.put_if_absent("second") is not None:
+        return False
+    return second.put_if_match("third", token) is not None and first.put_if_match("fourth", token) is None
 
 
 @contextmanager
