@@ -51,10 +51,10 @@ test-tracking: $(INSTALLED)
 	$(INSTALL) --editable ".[mlflow,wandb]"
 	$(BIN)/python -m pytest tests/curation/extras/test_tracking.py
 
-## Report, docs and the page for people who judge rows, in headless Chromium (.ci/browser installs it where it can be had).
+## Report and docs, in headless Chromium (.ci/browser installs it where it can be had).
 test-browser: $(BROWSER_INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n 2 --dist loadfile tests/curation/report/test_pages_in_browser.py \
-		tests/test_review_in_browser.py tests/test_docs_site.py
+		tests/test_docs_site.py
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

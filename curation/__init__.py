@@ -38,7 +38,7 @@ def open(run: "str | PathLike[str]", *, generation: int | None = None) -> "Resul
     """Return the results of a run as an object, from its directory or its URL in an object store.
 
     It has ``report``, ``metrics`` and ``verdict``; ``selected(arm)``, ``labels(split)``, ``grades(split)`` and
-    ``rows(split)``, each ``.to_arrow()``, ``.to_pandas()`` or ``.to_dataset()``.
+    ``rows(split)``, each ``.to_arrow()``.
     ``generation``: A generation of the run's chain; by default the last one.
 
     Raises:

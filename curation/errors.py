@@ -69,7 +69,7 @@ class PackageError(UserError):
 
 
 class ReviewError(UserError):
-    """A review cannot be drawn, found or served, or a verdict cannot be taken."""
+    """A review cannot be drawn or found, or a verdict cannot be taken."""
 
 
 LONGEST_KIND = 60

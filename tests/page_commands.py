@@ -20,7 +20,8 @@ STORE = "test_cluster_commands.py::test_commands_with_an_object_store_and_a_clus
 
 _OWN = """
     curate review draw RUN_DIR | curate review draw RUN_DIR --num 200 | curate review draw runs/my-run --num 200
-    curate review import runs/my-run csv verdicts.csv | curate review export runs/my-run label-studio t.json
+    curate review export runs/my-run csv rows.csv | curate review import runs/my-run csv verdicts.csv
+    curate review export runs/my-run label-studio t.json
     curate review result runs/my-run --alpha 0.1 | curate review result RUN_DIR
     curate clean OUT | curate clean RUN_DIR | curate doctor CONFIG | curate doctor [CONFIG] | curate doctor
     curate export-trust RUN_DIR -o DIR | curate export-trust runs/my-run -o trust
@@ -32,7 +33,7 @@ _OWN = """
     curate inspect OUT [STAGE]
     curate inspect RUN_DIR STAGE --where 'error IS NOT NULL' | curate inspect RUN_DIR gen-0/label-pool
     curate inspect RUN_DIR prepare/SPLIT --where 'error IS NOT NULL' | curate inspect TABLE
-    curate inspect any/table.lance --where 'label IS NULL' --columns row_id,completion --rows 20 --version 3
+    curate inspect any/table.lance --where 'label IS NULL' --columns row_id,completion --rows 20
     curate inspect runs/my-run | curate inspect runs/my-run gen-0/label-pool | curate inspect runs/quickstart
     curate inspect runs/quickstart gen-0/label-pool --where 'mean_logprob > -0.5' --rows 5
     curate plan CONFIG | curate plan examples/quickstart.yaml --no-probe
@@ -40,7 +41,7 @@ _OWN = """
     curate run CONFIG --until gen-0/teacher
     curate run CONFIG --redo STAGE
     curate run examples/quickstart.yaml --set 'selection.arms=[naive, last_logprob, trust, ntf, ground_truth]'
-    curate status CONFIG | curate status OUT | curate status runs/my-run --watch | curate status runs/quickstart --watch
+    curate status CONFIG | curate status OUT | curate status runs/my-run | curate status runs/quickstart
     curate validate CONFIG | curate verify RUN_DIR | curate --help | curate COMMAND -h
 """
 _PAGE_INIT = (
@@ -116,8 +117,6 @@ OFFLINE: dict[str, str] = {
     **dict.fromkeys(_listed(_EXPLAINED), EXPLAINED),
     **dict.fromkeys(_listed(_FIRST), "test_first_contact.py::test_from_two_files_to_filtered_rows"),
     **dict.fromkeys(_listed(_INIT), "curation/extras/test_init_data.py::test_texts_with_classes_in_two_files"),
-    "curate review serve runs/my-run --port 8123": "test_review_in_browser.py::"
-    "test_fifty_verdicts_by_keyboard_survive_a_reload_and_a_killed_server",
     **dict.fromkeys(
         ["curate filter ... --plan", "curate filter PACKAGE POOL ... --plan"],
         "test_filter_plan.py::test_a_plan_shows_the_stages_and_forecasts_what_is_left",

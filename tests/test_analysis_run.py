@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
+import curation
 from benchmarks.recorded import recorded
 from curation.refs import TableRef
 from curation.tables import io
@@ -120,10 +121,10 @@ def test_an_analysis_is_killed_resumed_cached_and_shown(config: Path) -> None:
 
 def test_a_row_is_explained(config: Path) -> None:
     run = config.parent / "run"
-    rows = json.loads(curate("inspect", run, "gen-0/select/trust", "--rows", 60, "--json"))["sample"]
+    rows = curation.open(run).selected("trust").to_arrow().slice(0, 60).to_pylist()
     assert len(rows) == 60
     row = json.loads(curate("explain", run, rows[0]["row_id"], "--json"))
     arm = row["generations"][0]["arms"]["trust"]
-    assert (arm["rank"], arm["place"], arm["completion"]) == (0, 1, rows[0]["completion"])
+    assert (arm["rank"], arm["completion"]) == (0, rows[0]["completion"])
     assert row["prompt"] == rows[0]["prompt"] and row["gold"] is not None
     assert row["generations"][0]["correct"] == (row["gold"] == arm["label"])

@@ -238,7 +238,7 @@ def test_a_wrong_command_is_found():
     assert named(("plan", "CONFIG", "--prob")) == "plan has no --prob"
     assert named(("plann", "CONFIG")) == "no command is called plann"
     assert named(("review", "drawn", "RUN_DIR")) == "no command is called drawn"
-    assert named(("review", "RUN_DIR", "--num", "3")) == "RUN_DIR is none of draw, serve, export, import, result"
+    assert named(("review", "RUN_DIR", "--num", "3")) == "RUN_DIR is none of draw, export, import, result"
     assert named(("review", "draw", "RUN_DIR", "--nam")) == "draw has no --nam"
     assert named(("review", "draw", "RUN_DIR", "--num", "3")) is None
     assert list(calls("ray exec c.yaml 'curate run a.yaml --wait' && curate report b # and so on")) == [

@@ -100,8 +100,6 @@ PRODUCED = {
     "Read-only file system": "test_full_store.py::test_a_disk_that_is_read_only_or_full_is_refused_at_once",
     "...: nothing is selected yet": "curation/extras/test_review.py::"
     "test_runs_and_settings_that_do_not_fit_are_refused",
-    "--port ...: cannot be used": "curation/extras/test_review_page.py::test_a_port_that_is_taken_is_told",
-    "lines of ...verdicts.jsonl were cut off": "curation/extras/test_review.py::test_lines_that_were_cut_off_are_told",
     "the chain stops after generation": "test_chain_kill.py::"
     "test_a_chain_stops_before_a_teacher_without_signal_and_goes_on_when_told",
     "generations: ... needs ... shares of the pool: set chain.shares": "curation/config/test_config.py::"
@@ -237,7 +235,6 @@ CODES = {
     2: "curation/test_cli.py::test_mistakes_are_one_line_and_exit_code_2",
     1: "test_stages_at_once.py::test_one_that_fails_lets_the_others_end_and_is_alone_done_again",
     3: "test_filter.py::test_a_shifted_pool_raises_an_alarm_with_an_exit_code_of_its_own",
-    4: "curation/commands/test_fail_on_verdict.py::test_the_exit_code",
     130: "test_interrupts.py::test_a_driver_that_waits_says_in_a_line_that_it_was_stopped",
     143: "test_interrupts.py::test_a_driver_that_waits_says_in_a_line_that_it_was_stopped",
 }

@@ -100,8 +100,7 @@ def put_in(folder: Path, command: str, number: int) -> list[str]:
     """The words of a command after ``curate``, with what the run of the page has."""
     tables = (folder / "runs/own/gen-0").glob("label-pool-*/labels.lance")  # after --redo there are two
     table = max(tables, key=lambda path: (path / "_versions").stat().st_mtime)
-    newest = str(lance.dataset(str(table)).version)
-    places = STANDS_FOR | {"TABLE": str(table), "any/table.lance": str(table), "3": newest}
+    places = STANDS_FOR | {"TABLE": str(table), "any/table.lance": str(table)}
     words = split(command)[1:]
     for place, word in enumerate(words):
         if word == "-o":

@@ -33,7 +33,7 @@ TESTS = {
         "curation/cluster/test_nodes.py::test_a_node_with_another_version_is_refused_by_name"
     ),
     "lacks what the teacher reads": "test_upgrades.py::test_a_vllm_without_what_is_read_is_refused",
-    "tested with": "curation/commands/doctor/test_teacher.py::test_vllm_is_judged_by_the_backend",
+    "tested with": "curation/commands/test_doctor.py::test_what_vllm_says_is_judged",
 }
 
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from curation.cluster.versions import make_versions_question as make_versions_question
@@ -82,11 +81,11 @@ def make_ray_options(resources: Mapping[str, float]) -> dict[str, Any]:
     }
 
 
-def make_task(question: Callable[..., Any], node_id: str, resources: Mapping[str, float] = MappingProxyType({})) -> Any:
-    """Return a remote function that runs only on one node and reserves these resources there."""
+def make_task(question: Callable[..., Any], node_id: str) -> Any:
+    """Return a remote function that runs only on one node and takes no resources of it."""
     remote: Any = ray.remote(question)
     affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
-    return remote.options(**make_ray_options(resources), max_retries=0, scheduling_strategy=affinity)
+    return remote.options(num_cpus=0, max_retries=0, scheduling_strategy=affinity)
 
 
 def name(node: JsonView) -> str:

@@ -25,13 +25,13 @@ other busy process takes nearly all CPU time; and Ray collects and reports no us
 
 
 @contextmanager
-def local_or_cluster(settings: RayConfig, *, same_versions: bool = True) -> Iterator[None]:
+def local_or_cluster(settings: RayConfig) -> Iterator[None]:
     """Start or join Ray as the configuration says; a Ray that already runs is used and left running.
 
     This process becomes the driver: from now on it gives freed memory back (:func:`curation.memory.give_back`).
 
     Raises:
-        ClusterError: no Ray can be joined, or ``same_versions`` is set and a node has other versions than this process.
+        ClusterError: no Ray can be joined, or a node has other versions than this process.
         RunFailedError: Ray did not start.
     """
     memory.give_back()
@@ -42,7 +42,7 @@ def local_or_cluster(settings: RayConfig, *, same_versions: bool = True) -> Iter
         try:
             if started:
                 _start_ray(settings)
-            if same_versions and (capacity.find_address(settings) != capacity.LOCAL or len(nodes.list_living()) > 1):
+            if capacity.find_address(settings) != capacity.LOCAL or len(nodes.list_living()) > 1:
                 nodes.require_same_versions()
             yield
         finally:

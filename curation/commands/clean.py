@@ -1,45 +1,27 @@
-"""``curate clean``: removes files of a run directory that are no longer needed, by age.
+"""``curate clean``: removes superseded results of a run directory, by age.
 
-It removes three things: versions of tables that no record of the manifest names, with the files that only they name;
-orphans, which are files of interrupted tasks that no version of a table names; and directories that the run made for
-stages which ran again later with other settings. It keeps everything newer than the given age, a table's newest
-version, versions that a tag or a record names, and the output of a running stage. It holds the lease, so that no driver
-writes meanwhile.
+They are the directories that the run made for stages which ran again later with other settings. It keeps everything
+newer than the given age, whatever a record of the manifest names, and the output of a running stage. It holds the
+lease, so that no driver writes meanwhile.
 """
 
 import json
 import re
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-import lance
-
-from curation.commands.inspect import iter_tables
 from curation.errors import RunDirError
 from curation.rundir.manifest import Manifest, record_in
 from curation.rundir.sealed import list_of
 from curation.storage import lease
 from curation.storage.inside import resolve_inside
-from curation.storage.paths import Place, list_files, remove, require_reachable, to_place
-from curation.tables.versions import VERSIONS, parse_version
+from curation.storage.paths import Place, StoredObject, list_files, remove, require_reachable
 
 
-@dataclass(frozen=True, kw_only=True)
-class RemovedFiles:
-    """Numbers of removed versions and files of one table, or of a whole stage directory (``versions`` is 0)."""
-
-    path: str
-    versions: int
-    files: int
-    bytes: int
-
-
-def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[RemovedFiles]:
-    """Remove files older than ``hours`` hours that are not needed, and yield each removal; with ``dry``, only yield."""
+def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[tuple[Place, list[StoredObject]]]:
+    """Remove results that were superseded ``hours`` hours ago or more, unless ``dry``; yield each folder, its files."""
     require_reachable(directory)
     record = record_in(directory)
     if record is None:
@@ -52,52 +34,12 @@ def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[Remo
         manifest = Manifest.load(directory)
         manifest.require_current()
         manifest.require_own_tables()
-        pinned = manifest.pinned
-        superseded = list(_iter_superseded(manifest, before))
-        for folder in superseded:
+        for folder in list(_iter_superseded(manifest, before)):
             files = list_files(folder)
             if not dry:
                 remove(folder)
                 list_of(folder).unlink(missing_ok=True)
-            yield RemovedFiles(path=str(folder), versions=0, files=len(files), bytes=sum(file.size for file in files))
-        for table in iter_tables(directory):
-            has_version = any(path.name.endswith(".manifest") for path in (table / VERSIONS).iterdir())
-            if has_version and not any(str(table).startswith(f"{folder}/") for folder in superseded):
-                removed = clean_table(str(table), pinned[str(table.resolve())], before, dry=dry)
-                if removed.versions or removed.files:
-                    yield removed
-
-
-def clean_table(uri: str, pinned: Collection[int], before: float, *, dry: bool = False) -> RemovedFiles:
-    """Remove a table's versions except the newest, ``pinned`` and tagged ones, their own files, and orphans.
-
-    ``before`` is a Unix time in seconds; whatever was written later is kept.
-    """
-    dataset = lance.dataset(uri)
-    listed: list[Any] = dataset.versions()
-    versions = {item["version"]: item["timestamp"].timestamp() for item in listed}
-    kept = {dataset.version, *pinned, *(tag["version"] for tag in dataset.tags.list().values())} & versions.keys()
-    kept |= {version for version, written in versions.items() if written >= before}
-    old = sorted(versions.keys() - kept)
-    named = {
-        f"data/{file.path}"
-        for version in kept
-        for fragment in lance.dataset(uri, version=version).get_fragments()
-        for file in fragment.metadata.files
-    }
-    unnamed, manifests = [], []
-    for file in list_files(to_place(uri)):
-        if file.path.startswith("data/") and file.path not in named and file.modified < before:
-            unnamed.append(file)
-        elif parse_version(file.path) in old:
-            manifests.append(file)
-    if not dry:
-        if old:
-            dataset.cleanup_old_versions(versions=old, error_if_tagged_old_versions=False)
-        for file in unnamed:  # Lance keeps files that no version ever named for a week
-            (to_place(uri) / file.path).unlink(missing_ok=True)
-    gone = [*unnamed, *manifests]
-    return RemovedFiles(path=uri, versions=len(old), files=len(gone), bytes=sum(file.size for file in gone))
+            yield folder, files
 
 
 def _iter_superseded(manifest: Manifest, before: float) -> Iterator[Place]:

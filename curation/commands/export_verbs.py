@@ -1,6 +1,5 @@
 """The export commands, and ``curate clean``, ``verify``, ``doctor`` and ``inspect``; heavy modules load on use."""
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -99,19 +98,19 @@ def export_trust(run_dir: str, output: str, **asked: Any) -> None:
 )
 @click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
 def clean(run_dir: str, older_than: float, dry_run: bool) -> None:
-    """Remove old versions, orphaned files and superseded results that the manifest of RUN_DIR does not name.
+    """Remove superseded results of RUN_DIR: of stages that ran again later with other settings.
 
     RUN_DIR may be a filter's output: only its record is cleaned, since `curate filter` itself removes superseded data.
     """
     from curation.commands.clean import clean
     from curation.commands.printing import format_size
 
-    files = num_bytes = 0
-    for item in clean(to_place(run_dir), older_than, dry=dry_run):
-        versions = f"{item.versions:,} versions, " if item.versions else ""
-        echo(f"{item.path}: {versions}{item.files:,} files, {format_size(item.bytes)}")
-        files, num_bytes = files + item.files, num_bytes + item.bytes
-    echo(f"{'to be removed' if dry_run else 'removed'}: {files:,} files, {format_size(num_bytes)}")
+    num_files = num_bytes = 0
+    for folder, files in clean(to_place(run_dir), older_than, dry=dry_run):
+        size = sum(file.size for file in files)
+        echo(f"{folder}: {len(files):,} files, {format_size(size)}")
+        num_files, num_bytes = num_files + len(files), num_bytes + size
+    echo(f"{'to be removed' if dry_run else 'removed'}: {num_files:,} files, {format_size(num_bytes)}")
 
 
 @click.command()
@@ -139,16 +138,18 @@ def verify(target: str, allow_code: tuple[str, ...], as_json: bool) -> None:
 def doctor(config: str | None, overrides: tuple[str, ...], address: str | None) -> None:
     """Check machine, storage and Ray, and say how to fix each problem.
 
-    With a CONFIG, also check everything that it needs. The exit code is 1 if any check fails.
+    CONFIG names the run directory and the cluster; `curate validate` checks what else it needs. The exit code is 1 if
+    any check fails.
     """
     if overrides and config is None:
         raise ConfigError("--set: needs a CONFIG to override")
     from curation.commands.doctor import examine
 
     states: Counter[str] = Counter()
-    for finding in examine(config, overrides, address=address):
-        echo(finding.line)
-        states[finding.state] += 1
+    for name, found in examine(config, overrides, address=address):
+        words = f"{found.finding}; {found.fix}" if found.fix else found.finding
+        echo(f"{found.state:<5} {name:<16} {' '.join(words.split())}")
+        states[found.state] += 1
     echo(f"{states['ok']} ok, {states['warn']} warn, {states['fail']} fail")
     sys.exit(1 if states["fail"] else 0)
 
@@ -159,21 +160,16 @@ def doctor(config: str | None, overrides: tuple[str, ...], address: str | None) 
 @click.option("--where", metavar="SQL", help='Only rows that match an SQL expression, e.g. "label IS NULL".')
 @click.option("--columns", metavar="A,B", help="Columns of the sample.")
 @click.option("--rows", type=click.IntRange(min=0), default=5, show_default=True, help="Rows of the sample.")
-@click.option("--version", type=int, help="Version of the table (default: the manifest's, else the newest).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, **asked: Any) -> None:
+def inspect(table: str, stage: str | None, columns: str | None, **asked: Any) -> None:
     """Show what is in a table. TABLE is a Lance table, or a run directory followed by the name of a STAGE.
 
     For a run directory alone, list its tables. A filter's output counts as a run directory.
     """
-    from curation.commands.inspect import examine, find, format_facts, format_tables, list_tables, record_of
+    from curation.commands.inspect import describe_table, find, format_tables, list_tables, record_of
 
     if stage is None and (record := record_of(table)) is not None:
-        found = list_tables(record)
-        echo(json.dumps([item._asdict() for item in found]) if as_json else format_tables(found))
-        return
-    uri, version = find(table, stage)
-    names = None if columns is None else tuple(name.strip() for name in columns.split(","))
-    asked["version"] = version if asked["version"] is None else asked["version"]
-    facts = examine(uri, columns=names, **asked)
-    echo(json.dumps(facts, indent=1) if as_json else format_facts(facts))
+        lines = format_tables(list_tables(record))
+    else:
+        names = None if columns is None else [name.strip() for name in columns.split(",")]
+        lines = describe_table(*find(table, stage), columns=names, **asked)
+    echo("\n".join(lines))

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.dataset
@@ -21,18 +21,9 @@ from curation.storage.json_files import read_json
 from curation.storage.paths import to_place
 from curation.tables import io, schemas
 
-if TYPE_CHECKING:
-    import datasets
-    import pandas
-
 
 class ResultTable:
-    """A table of a run. Each ``to_...`` method reads the named columns into memory.
-
-    The default is all columns but hidden states (``state_...``), which are most of a table's bytes. ``filter`` is an
-    SQL expression (``"label IS NOT NULL AND trust_trust > 0.9"``). Unknown columns raise a ``TableError``, and so do
-    unreadable tables.
-    """
+    """A table of a run, which :meth:`to_arrow` reads into memory."""
 
     def __init__(self, name: str, dataset: pyarrow.dataset.Dataset) -> None:
         self.name = name
@@ -56,7 +47,14 @@ class ResultTable:
         return [name for name in self.schema.names if not schemas.is_state(name)]
 
     def to_arrow(self, columns: Sequence[str] | None = None, filter: str | None = None) -> pa.Table:
-        """Return the rows as an Arrow table in stored order; selected rows are stored by rank."""
+        """Return the rows as an Arrow table in stored order; selected rows are stored by rank.
+
+        The default is all columns but hidden states (``state_...``), which are most of a table's bytes. ``filter`` is
+        an SQL expression (``"label IS NOT NULL AND trust_trust > 0.9"``).
+
+        Raises:
+            TableError: there is no such column, or the table cannot be read.
+        """
         names = self.columns if columns is None else list(columns)
         if missing := [name for name in names if name not in self.schema.names]:
             raise TableError(f"{self.name}: has no column {missing[0]!r}; it has {', '.join(self.schema.names)}")
@@ -64,19 +62,6 @@ class ResultTable:
             return self.dataset.to_table(columns=names, filter=filter)
         except REFUSALS as error:
             raise TableError(f"{self.name}: cannot be read ({describe_lance_error(error) or error})") from error
-
-    def to_pandas(self, columns: Sequence[str] | None = None, filter: str | None = None) -> "pandas.DataFrame":
-        """Return the rows as a pandas DataFrame (see :meth:`to_arrow`)."""
-        return self.to_arrow(columns, filter).to_pandas()
-
-    def to_dataset(self, columns: Sequence[str] | None = None, filter: str | None = None) -> "datasets.Dataset":
-        """Return the rows as a Hugging Face ``datasets.Dataset``, which TRL's trainers accept (see :meth:`to_arrow`).
-
-        For a pyarrow dataset that is read while it is scanned, use :attr:`dataset`.
-        """
-        import datasets  # heavy
-
-        return datasets.Dataset(self.to_arrow(columns, filter))
 
 
 class Results:

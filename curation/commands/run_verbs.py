@@ -2,9 +2,8 @@
 
 import json
 import sys
-import time
 from collections.abc import Callable
-from contextlib import nullcontext, redirect_stdout, suppress
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,7 +29,6 @@ from curation.features import list_flags
 from curation.heavy import Lazy
 from curation.redaction import redact_text
 from curation.registry import load_code
-from curation.storage.lease import find_holder
 from curation.storage.paths import to_place
 
 if TYPE_CHECKING:
@@ -53,13 +51,8 @@ else:
     )
     filters, planning, statuses = (Lazy(f"curation.commands.{name}") for name in ("filter", "plan", "status"))
 
-FAILED_VERDICT = 4
-"""The exit code of a run whose verdict is at least as grave as ``--fail-on-verdict``."""
-GRAVE = {"stop": ("do not use",), "care": ("do not use", "use with care")}
-"""Verdict levels for each value of ``--fail-on-verdict``; ``curation.report.rules`` is too heavy to import here."""
 COMBINE = "curation.extras.combine.combined:combine"
 """Function of several run directories and a folder for the page; imported when it is called."""
-WATCH_SECONDS = 2.0
 
 
 @click.command()
@@ -69,27 +62,14 @@ WATCH_SECONDS = 2.0
 @WAIT
 @click.option("--until", metavar="STAGE", help="Run STAGE and only the stages that it needs.")
 @click.option("--redo", multiple=True, metavar="STAGE", help="Do STAGE again, and all stages that depend on it.")
-@click.option(
-    "--fail-on-verdict",
-    type=click.Choice([*GRAVE]),
-    help='Exit with 4 if the verdict is "do not use" (stop), or that or "use with care" (care).',
-)
 def run(
-    config: str,
-    overrides: Overrides,
-    address: str | None,
-    wait: bool,
-    until: str | None,
-    redo: tuple[str, ...],
-    fail_on_verdict: str | None,
+    config: str, overrides: Overrides, address: str | None, wait: bool, until: str | None, redo: tuple[str, ...]
 ) -> None:
     """Run the stages that are missing; after a kill, the same command resumes the run (without --redo).
 
     `curate plan` shows the names of stages, e.g. gen-0/select. In a run with one generation, select is enough. CONFIG
     may also be the run directory.
     """
-    if fail_on_verdict is not None and until:
-        raise ConfigError("--fail-on-verdict: a part of a run has no verdict; leave out --until")
     config, overrides = find_run_config(config, add_address(address, overrides))
     settings = load.load_config(config, overrides)
     if until:
@@ -102,9 +82,6 @@ def run(
     echo(f"report: {settings.directory / 'report.html'}")
     for line in describe_verdict(content):
         echo(line)
-    verdict = content["verdict"]
-    if fail_on_verdict is not None and (verdict is None or verdict["level"] in GRAVE[fail_on_verdict]):
-        sys.exit(FAILED_VERDICT)
 
 
 @click.command()
@@ -202,12 +179,9 @@ def report(
 @click.command()
 @RUN
 @SET
-@click.option("--watch", is_flag=True, help="Print it again every two seconds until the driver ends.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def status(config: str, overrides: tuple[str, ...], watch: bool, as_json: bool) -> None:
+def status(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
     """Show what a run or a filter has done and is doing. CONFIG may also be the run directory, or a filter's output."""
-    if as_json and watch:
-        raise ConfigError("--json: prints once; leave out --watch")
     settings: RunConfig | filter_config.FilterConfig
     work = to_place(config) / filter_config.WORK
     if manifest.record_in(to_place(config)) == work:
@@ -219,22 +193,11 @@ def status(config: str, overrides: tuple[str, ...], watch: bool, as_json: bool) 
     else:
         config, overrides = find_run_config(config, overrides)
         settings = (load.load_filter if load.is_filter(config) else load.load_config)(config, overrides)
-    with suppress(KeyboardInterrupt) if watch else nullcontext():
-        while True:
-            runs = find_holder(settings.directory) is not None  # before the look: what it then shows is the end's
-            shown = (
-                filters.look(settings) if isinstance(settings, filter_config.FilterConfig) else statuses.look(settings)
-            )
-            if as_json:
-                echo(json.dumps(statuses.make_status_json(shown), indent=1))
-                return
-            if watch and sys.stdout.isatty():
-                click.clear()
-            echo("\n".join(statuses.describe_status(shown)))
-            if not (watch and runs):
-                return
-            echo("")
-            time.sleep(WATCH_SECONDS)
+    shown = filters.look(settings) if isinstance(settings, filter_config.FilterConfig) else statuses.look(settings)
+    if as_json:
+        echo(json.dumps(statuses.make_status_json(shown), indent=1))
+    else:
+        echo("\n".join(statuses.describe_status(shown)))
 
 
 @click.command()

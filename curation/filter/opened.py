@@ -86,13 +86,12 @@ def check(config: FilterConfig) -> tuple[TrustPackage, ModelRef | None]:
             f"{config.package}: has neither hidden states of its labelled rows nor their hashed words, so that the "
             "pool is not compared with them (`curate export-trust` of its run adds words, where 20 questions have some)"
         )
-        drawn = f"curate review draw {home} --num 200"
         if config.on_shift == "fail":
             raise ConfigError(
-                f"on_shift: fail: {why}, and nothing could ever fail; set warn or ignore, and check what is kept: "
-                f"{drawn}"
+                f"on_shift: fail: {why}, and nothing could ever fail; set warn or ignore, and look at 200 of the rows "
+                "that are kept"
             )
-        say(f"warning: {why}: check 200 of the rows that are kept ({drawn})")
+        say(f"warning: {why}: look at 200 of the rows that are kept")
     check_home(home)
     if str(home).startswith(f"{config.pool.path.rstrip('/')}/"):
         raise _make_overlap_error(config, config.pool.path)

@@ -151,8 +151,6 @@ def read_reviews(directory: Place) -> list[ReviewRecord]:
     for path in [] if isinstance(directory, Remote) else sorted((directory / "review").glob("*/review.json")):
         try:
             result = from_record(json.loads(path.read_text()), directory)
-            if result["selection"] is None:  # of a filter
-                continue
             keys = ("num_rows", "selected", "answers")
             review = ReviewRecord(
                 name=result["review"],

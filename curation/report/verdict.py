@@ -98,7 +98,7 @@ def find_reviewed_purity(
             ReviewedPurity(
                 review=review.name,
                 rows=sum(decided),
-                open=sum(given["unsure"] + given["disputed"] for given in answers),
+                open=sum(given["unsure"] for given in answers),
                 people=len(review.people),
                 purity=purity,
                 decisive=decisive,

@@ -70,8 +70,6 @@ class Drawn:
     """Positions of the drawn rows in the ``ScoredRows``."""
     stratum_M: Int64s
     """Indices of the rows' strata in ``strata``."""
-    inclusion_M: Float64s
-    """Probability with which each row was drawn from its stratum."""
     uniform_M: Bools
     """Whether the row belongs to the uniform part."""
     strata: tuple[Stratum, ...]
@@ -126,7 +124,6 @@ def draw(rows: ScoredRows, *, num: int, seed: int, ranked: bool) -> Drawn:
     return Drawn(
         place_M=region_R[chosen],
         stratum_M=stratum_R[chosen],
-        inclusion_M=(drawn_S / size_S)[stratum_R[chosen]],
         uniform_M=uniform_R[chosen],
         strata=tuple(strata),
         floor=floor,

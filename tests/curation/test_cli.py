@@ -1,10 +1,8 @@
 import json
 import os
 import platform
-import pty
 import re
 import resource
-import signal
 import subprocess
 import sys
 import time
@@ -34,7 +32,7 @@ VERBS = ("init", "validate", "plan", "run", "tune", "status", "report", "analyze
 OTHERS = ("export", "export-student", "export-trust", "filter", "inspect", "review")
 RARE = ("ablate", "explain", "verify", "clean", "doctor")
 """The others that only a few runs need, beside ``analyze``."""
-REVIEW = ("draw", "serve", "export", "import", "result")
+REVIEW = ("draw", "export", "import", "result")
 ARGUMENTS = {
     "ablate": "ABLATION",
     "export": "RUN_DIR",
@@ -364,7 +362,6 @@ def test_status_as_json(config: Path):
     with lease.hold(manifest.directory):
         found = json.loads(curate("status", config, "--json").stdout)
     assert (found["driver"]["pid"], found["driver"]["host"]) == (os.getpid(), platform.node())
-    assert "--watch" in mistake("status", config, "--json", "--watch")
 
 
 def test_a_part_of_a_run_is_named_as_the_plan_names_it(config: Path):
@@ -470,52 +467,6 @@ def test_status_of_a_run_directory_needs_no_other_file(config: Path):
     lines = curate("status", elsewhere).stdout.splitlines()
     assert lines[0] == f"{elsewhere}: not running" and lines[1].startswith("prepare")
     assert "config.yaml: cannot be read" in mistake("status", config.parent / "data")
-
-
-def watching(config: Path, **options: Any) -> subprocess.Popen:
-    command = [str(Path(sys.executable).with_name("curate")), "status", str(config), "--watch"]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
-
-
-@pytest.mark.long
-def test_watching_goes_on_until_the_run_ends(config: Path):
-    manifest = Manifest.load(config.parent / "runs" / "tiny")
-    with lease.hold(manifest.directory):
-        manifest.identify({"seed": 0}, {})
-        manifest.save()
-        watcher = watching(config, stdout=subprocess.PIPE)
-        assert watcher.stdout is not None
-        for _ in range(2):  # no terminal: one block after the other
-            assert f"runs/tiny: running (process {os.getpid()} on " in watcher.stdout.readline()
-            assert watcher.stdout.readline() == "\n"
-        manifest.record("prepare", {}, {}, rows=40, seconds=2.0)
-    output, told = watcher.communicate(timeout=60)
-    assert watcher.returncode == 0 and told == ""
-    blocks = output.strip().split("\n\n")
-    assert "runs/tiny: not running" in blocks[-1] and "prepare" in blocks[-1]
-    assert all("tiny: running" in block for block in blocks[:-1])
-    assert curate("status", config, "--watch").exit_code == 0  # nothing runs
-
-
-@pytest.mark.long
-def test_watching_ends_quietly_on_ctrl_c_and_redraws_a_terminal(config: Path):
-    manifest = Manifest.load(config.parent / "runs" / "tiny")
-    with lease.hold(manifest.directory):
-        manifest.identify({"seed": 0}, {})
-        manifest.save()
-        ours, theirs = pty.openpty()
-        watcher = watching(
-            config,
-            stdout=theirs,
-            env={**os.environ, "TERM": "xterm"},
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
-        )
-        drawn = b""
-        while drawn.count(b"tiny: running") < 3:
-            drawn += os.read(ours, 1024)
-        watcher.send_signal(signal.SIGINT)
-        assert watcher.communicate(timeout=60)[1] == "" and watcher.returncode == 0
-    assert drawn.count(b"\x1b[2J") >= 3
 
 
 def test_a_run_directory_of_another_configuration_or_in_use_is_a_mistake(config: Path):

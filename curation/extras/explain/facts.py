@@ -14,7 +14,7 @@ from curation.stages.label import Label
 from curation.stages.score import Score
 from curation.stages.select import Select
 from curation.storage.paths import Place
-from curation.tables import io, scans, schemas
+from curation.tables import io, schemas
 from curation.trust import get_trust, load_fitted
 
 TEXTS = ("completion", "label", "mean_logprob", "truncated", "error", schemas.DROPPED)
@@ -123,38 +123,29 @@ def _explain_stack(run: RecordedRun, index: int, labels: TableRef, row_id: int) 
 
 
 def _explain_arm(run: RecordedRun, labels: TableRef, row_id: int, arm: str, made: Json) -> Json:
-    """Return a row's state in an arm: rank and completion if it is selected, its place by score, and the cut."""
+    """Return a row's state in an arm: rank and completion if it is selected, its scores, and the cut."""
     row = run.one(TableRef.from_json(made["table"]), row_id) if made["num_rows"] else None
-    place = _find_place(labels, row_id, ARMS[arm].trust) if ARMS[arm].ranked else None
-    own, scored = row or {}, place or {}
+    own, (raw, trust) = row or {}, _score_row(labels, row_id, ARMS[arm].trust) if ARMS[arm].ranked else (None, None)
     return {
         "selected": row is not None,
         "left_out": None,
         "rank": own.get("rank"),
-        "trust": scored.get("trust") if row is None else row["trust"],
-        "place": scored.get("place"),
-        "num_scored": scored.get("num_scored"),
+        "trust": own.get("trust", trust),
+        "raw": raw,
         "num_selected": made["num_rows"],
         "threshold": made["threshold"],
-        "raw": scored.get("raw"),
         **{name: own.get(name) for name in ("completion", "label", "label_source", "completion_source")},
     }
 
 
-def _find_place(labels: TableRef, row_id: int, function: str) -> Json | None:
-    """Return the row's score by a trust function, and its place among the scored rows; ``None`` without a score."""
+def _score_row(labels: TableRef, row_id: int, function: str) -> tuple[float | None, float | None]:
+    """Return the row's raw score and trust by a trust function; ``None`` if it has no label or no score."""
     trust = get_trust(function, 0)
     if not set(trust.features) <= set(io.open_table(labels).schema.names):
-        return None
+        return None, None
     columns = list(dict.fromkeys(["label", *trust.features]))
     own = io.take(labels, np.array([row_id], dtype=np.int64), columns).combine_chunks().to_batches()[0]
     raw = float(trust.raw_score(own)[0])
     if not own.column("label")[0].is_valid or not np.isfinite(raw):
-        return None
-
-    place, num_scored, read = 1, 0, {name: f"`{name}`" for name in columns}
-    for batch in scans.iter_table_batches(labels, read, io.make_answered_filter(labels)):
-        raw_B = trust.raw_score(batch)  # here, and not in tasks: the command joins no Ray
-        raw_M = raw_B[batch.column("label").is_valid().to_numpy(zero_copy_only=False) & np.isfinite(raw_B)]
-        place, num_scored = place + int((raw_M > raw).sum()), num_scored + len(raw_M)
-    return {"raw": raw, "trust": float(trust.score(own)[0]), "place": place, "num_scored": num_scored}
+        return None, None
+    return raw, float(trust.score(own)[0])

@@ -1,21 +1,23 @@
-"""Exchange of rows and verdicts by file: CSV, and the record formats of Label Studio and Argilla.
+"""Exchange of rows and verdicts by file: CSV for a spreadsheet, and JSON for Label Studio.
 
-Rows without a verdict are exported, without trust scores. Verdicts are imported from a file that the other program
-exported, all of them or, if one is invalid, none. Sources: Label Studio's "Basic Label Studio JSON format" and "Label
-Studio JSON format of annotated tasks" (labelstud.io/guide); the ``records.json`` of Argilla 2
-(``rg.Dataset.records.to_json``).
+Rows without a verdict are exported, without trust scores. Verdicts are imported from a file that people filled in, all
+of them or, if one is invalid, none. Sources: Label Studio's "Basic Label Studio JSON format" and "Label Studio JSON
+format of annotated tasks" (labelstud.io/guide).
 """
 
 import csv
+import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from curation.errors import ReviewError
-from curation.extras.review.folder import VERDICTS, Review, VerdictLine
+from curation.extras.review.folder import Review, Verdicts
 from curation.json_types import Json
 from curation.storage.paths import write_atomically
 
+VERDICTS = ("right", "wrong", "unsure")
+TEXTS = ("prompt", "label", "completion")
 CONFIG = """<View>
   <Header value="Prompt"/>
   <Text name="prompt" value="$prompt"/>
@@ -31,11 +33,8 @@ CONFIG = """<View>
 </View>
 """
 """The labeling interface of a Label Studio project for our tasks."""
-QUESTIONS = (
-    "rg.Settings(fields=[rg.TextField(name=name) for name in ('prompt', 'label', 'completion')], "
-    f"questions=[rg.LabelQuestion(name='verdict', labels={list(VERDICTS)})])"
-)
-"""Python code of the settings of an Argilla dataset for our records."""
+PREFIX = "row "
+"""Stands before a row id in CSV, since spreadsheets round long numbers."""
 Given = tuple[str, str, str, str]
 """A verdict before it is checked: its place in the file, e.g. ``line 3``, row id, verdict and person."""
 NUM_TOLD = 5
@@ -43,105 +42,105 @@ NUM_TOLD = 5
 
 
 def export(review: Review, program: str, path: Path) -> str:
-    """Write the rows without a verdict for ``label-studio`` or ``argilla``, and return in words what was written."""
-    judged = review.log.standing()
+    """Write the rows without a verdict as ``csv`` or for ``label-studio``, and return in words what was written."""
+    if path.exists():  # perhaps with verdicts
+        raise ReviewError(f"{path}: is there already; give another name")
+    judged = review.read_verdicts()
     rows = [row for row in review.rows.to_pylist() if row["row_id"] not in judged]
     if not rows:
         raise ReviewError(f"{review.folder}: every row has a verdict, so there is nothing to export")
-    texts = {str(row["row_id"]): {name: row[name] or "" for name in ("prompt", "label", "completion")} for row in rows}
-    config = path.with_suffix(".xml")
-    if program == "label-studio":
-        records: list[Json] = [{"data": {"row_id": row_id, **fields}} for row_id, fields in texts.items()]
-        words = f"{config} is the labeling interface of the project; import what it exports as JSON"
+    if program == "csv":
+        text = _format_csv(rows)
+        words = f"write {', '.join(VERDICTS[:-1])} or {VERDICTS[-1]} into its last column and import it"
     else:
-        empty: Json = {name: {} for name in ("metadata", "suggestions", "responses", "vectors")}
-        records = [{"id": row_id, "fields": fields, **empty} for row_id, fields in texts.items()]
-        words = (
-            f"dataset.records.from_json(path) loads it into a dataset of {QUESTIONS}; import what records.to_json "
-            "writes"
-        )
-    try:
-        write_atomically(path, json.dumps(records, indent=1) + "\n")
-        if program == "label-studio":
-            write_atomically(config, CONFIG)
-    except OSError as error:
-        raise ReviewError(f"{path}: cannot be written ({error.strerror})") from error
+        tasks = [{"data": {"row_id": str(row["row_id"]), **{name: row[name] or "" for name in TEXTS}}} for row in rows]
+        text = json.dumps(tasks, indent=1) + "\n"
+        config = path.with_suffix(".xml")
+        write_atomically(config, CONFIG)
+        words = f"{config} is the labeling interface of the project; import what it exports as JSON"
+    write_atomically(path, text)
     kept = f" ({len(judged):,} have one and stay out)" if judged else ""
     return f"{path}: {len(rows):,} rows that have no verdict yet{kept}; {words}"
 
 
+def _format_csv(rows: Sequence[Json]) -> str:
+    """Return rows as CSV with an empty column ``verdict``; cells that a spreadsheet would compute begin with ``'``."""
+    file = io.StringIO()
+    writer = csv.writer(file)
+    writer.writerow(["row_id", *TEXTS, "verdict"])
+    for row in rows:
+        texts = [row[name] or "" for name in TEXTS]
+        safe = [f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text for text in texts]
+        writer.writerow([f"{PREFIX}{row['row_id']}", *safe, ""])
+    return f"\ufeff{file.getvalue()}"  # by the first character spreadsheets know UTF-8
+
+
 def import_file(review: Review, program: str, path: Path, person: str) -> tuple[int, int]:
-    """Add the verdicts of a file to the log; return the number of new ones, and of those known from the same person.
+    """Add the verdicts of a file to the review; return the number of new ones, and of those known already.
 
     ``person`` gave the verdicts for which the file names nobody. If a row is invalid, no verdict is added.
     """
-    read, title = READERS[program]
     try:
-        given = list(read(path, person))
+        given = list(READERS[program](path, person))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ReviewError(f"{path}: cannot be read ({error})") from error
     except (AttributeError, KeyError, TypeError) as error:
-        raise ReviewError(f"{path}: its records are not what {title} exports ({error})") from error
+        raise ReviewError(f"{path}: its records are not what Label Studio exports ({error})") from error
     if not given:
         raise ReviewError(f"{path}: holds no verdicts")
-    entries = _check_given(path, given, frozenset(review.rows["row_id"].to_pylist()), program)
-    known = {(row_id, by, of.verdict) for row_id, own in review.log.standing().items() for by, of in own.items()}
-    new = [entry for entry in entries if (entry.row_id, entry.person, entry.verdict) not in known]
-    if new:
-        review.log.add(new)
-    return len(new), len(entries) - len(new)
+    verdicts = _check_given(path, given, frozenset(review.rows["row_id"].to_pylist()))
+    num_new = review.add_verdicts(verdicts)
+    return num_new, sum(map(len, verdicts.values())) - num_new
 
 
-def _check_given(path: Path, given: Sequence[Given], row_ids: frozenset[int], via: str) -> list[VerdictLine]:
-    found: dict[tuple[int, str], tuple[str, VerdictLine]] = {}
+def _check_given(path: Path, given: Sequence[Given], row_ids: frozenset[int]) -> Verdicts:
+    found: Verdicts = {}
     bad: list[str] = []
     for where, row_id, verdict, person in given:
         kind, person = verdict.strip().lower(), person.strip()
-        try:
-            number = int(row_id)
-        except ValueError:
-            bad.append(f"{where}: row_id {row_id!r} is not an integer")
-            continue
-        if number not in row_ids:
-            bad.append(f"{where}: row {number} is not one of this review's {len(row_ids):,} rows")
+        number = row_id.strip().removeprefix(PREFIX)
+        if not number.isdecimal() or int(number) not in row_ids:
+            bad.append(f"{where}: row_id {row_id!r} is not one of this review's {len(row_ids):,} rows")
         elif kind not in VERDICTS:
             bad.append(f"{where}: verdict {verdict!r} is not one of {', '.join(VERDICTS)}")
         elif not person:
             bad.append(f"{where}: the person has no name")
-        else:
-            line = VerdictLine(row_id=number, person=person, verdict=kind, via=via)
-            first, entry = found.setdefault((number, person), (where, line))
-            if entry.verdict != kind:
-                bad.append(f"{where}: {person} gave row {number} another verdict in {first}")
+        elif found.setdefault(int(number), {}).setdefault(person, kind) != kind:
+            bad.append(f"{where}: {person} gave row {number} another verdict before")
     if bad:
         more = f"; and {len(bad) - NUM_TOLD} more" if len(bad) > NUM_TOLD else ""
         raise ReviewError(
             f"{path}: {'; '.join(bad[:NUM_TOLD])}{more}; nothing is taken, mend the file and give it again"
         )
-    return [entry for _, entry in found.values()]
+    return found
 
 
 def _read_csv(path: Path, person: str) -> Iterator[Given]:
-    """Yield the rows of a CSV file with the columns ``row_id``, ``verdict`` and, with several people, ``person``."""
+    """Yield the verdicts of CSV with the columns ``row_id``, ``verdict`` and, with several people, ``person``."""
+    csv.field_size_limit(1 << 30)  # texts of rows may be long
     with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
+        header = file.readline()
+        file.seek(0)
+        reader = csv.DictReader(file, delimiter=max(",;\t", key=header.count))
         names = [name.strip() for name in reader.fieldnames or ()]
         reader.fieldnames = names
-        if not {"row_id", "verdict"} <= set(names) <= {"row_id", "verdict", "person"} or len(names) != len(set(names)):
-            raise ReviewError(
-                f"{path}: line 1: the header is {','.join(names) or 'missing'}; give row_id,verdict or "
-                "row_id,verdict,person"
-            )
+        if not {"row_id", "verdict"} <= set(names) or len(names) != len(set(names)):
+            raise ReviewError(f"{path}: line 1: the header is {','.join(names) or 'missing'}; give row_id and verdict")
         for row in reader:
             where = f"line {reader.line_num}"
             if None in row or None in row.values():
                 raise ReviewError(f"{path}: {where}: has not the {len(names)} columns of the header; nothing is taken")
-            yield where, row["row_id"], row["verdict"], row.get("person", person) or person
+            if row["verdict"].strip():
+                yield where, row["row_id"], row["verdict"], row.get("person", person) or person
 
 
 def _read_tasks(path: Path, person: str) -> Iterator[Given]:
     """Yield the verdicts in the annotations of exported tasks, except annotations that were skipped."""
-    for where, row_id, task in _iter_records(path, "task", ("data", "row_id")):
+    try:
+        tasks = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ReviewError(f"{path}: is not JSON ({error})") from error
+    for number, task in enumerate(tasks, start=1):
         for annotation in task.get("annotations", ()):
             if annotation.get("was_cancelled"):
                 continue
@@ -151,38 +150,8 @@ def _read_tasks(path: Path, person: str) -> Iterator[Given]:
             for result in annotation.get("result", ()):
                 if result.get("from_name") == "verdict":
                     verdict = ",".join(map(str, result.get("value", {}).get("choices", ())))
-                    yield where, row_id, verdict, person if by is None else str(by)
+                    yield f"task {number}", str(task["data"]["row_id"]), verdict, person if by is None else str(by)
 
 
-def _read_records(path: Path, person: str) -> Iterator[Given]:
-    """Yield the verdicts in the submitted responses of exported records."""
-    for where, row_id, record in _iter_records(path, "record", ("id",)):
-        for response in record.get("responses", {}).get("verdict", ()):
-            if response.get("status", "submitted") == "submitted":
-                yield where, row_id, str(response.get("value")), str(response.get("user_id") or person)
-
-
-def _iter_records(path: Path, noun: str, keys: Sequence[str]) -> Iterator[tuple[str, str, Json]]:
-    """Yield the place, the row's id, which stands under nested ``keys``, and the content of each record of a file."""
-    try:
-        found = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise ReviewError(f"{path}: is not JSON ({error})") from error
-    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise ReviewError(f"{path}: is not a list of records; export it as JSON")
-    for number, record in enumerate(found, start=1):
-        row_id = record
-        for key in keys:
-            row_id = (row_id or {}).get(key)
-        if row_id is None:
-            missing = ".".join(keys)
-            raise ReviewError(f"{path}: {noun} {number}: has no {missing}, so it is not one of our {noun}s")
-        yield f"{noun} {number}", str(row_id), record
-
-
-READERS = {
-    "csv": (_read_csv, "a spreadsheet"),
-    "label-studio": (_read_tasks, "Label Studio"),
-    "argilla": (_read_records, "Argilla"),
-}
-"""Functions that yield the verdicts of a file, with the name of the program that wrote it."""
+READERS = {"csv": _read_csv, "label-studio": _read_tasks}
+"""Functions that yield the verdicts of a file, by program."""

@@ -1,48 +1,33 @@
-"""Results of a review: the purity of the selection, a calibration set, and a new certified cut.
+"""Results of a review: the purity of the selection, and a new certified cut.
 
 :func:`curation.selection.risk.calibrate` certifies the cut on the uniform part of the draw, within the region of the
 review. For any threshold, the uniform part contains a simple random sample of the region's rows at or above it,
 however good the scores are; drawing without replacement only makes the binomial test more conservative. So the
-guarantee needs no assumption on the origin of calibration rows. A row that is unsure, disputed or not judged yet counts
-as wrong. So the cut is valid however people chose the rows to judge, and early looks at it cost nothing: judging
-another row can only lower the number of wrong rows.
+guarantee needs no assumption on the origin of calibration rows. A row that is unsure or not judged yet counts as wrong.
+So the cut is valid however people chose the rows to judge, and early looks at it cost nothing: judging another row can
+only lower the number of wrong rows. A row that one person found right and another wrong is unsure.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from curation.errors import ReviewError
-from curation.extras.review.folder import Review, VerdictLine, write_record
+from curation.extras.review.folder import FORMAT, Review, write_record
 from curation.extras.review.source import find_review_rows
 from curation.hashing import derive
 from curation.json_types import Json
 from curation.metrics import Estimate, compute_finite_share, compute_weighted_mean
 from curation.selection.review import Stratum
 from curation.selection.risk import calibrate
-from curation.storage.paths import write_atomically
-from curation.tables.schemas import ROW_ID
 
 ALPHA = DELTA = 0.1
 """Default ``alpha`` and ``delta`` if neither the command nor the run gives them (the paper's values)."""
-CALIBRATION = pa.schema(
-    [
-        ROW_ID,
-        pa.field("raw", pa.float32()),
-        pa.field("trust", pa.float32()),
-        pa.field("correct", pa.bool_(), nullable=False),  # false, too, if unsure, disputed or not judged
-        pa.field("weight", pa.float64(), nullable=False),  # rows of the region that each stands for
-    ]
-)
-"""Schema of the uniform part, which certifies a cut. The file's metadata has the ``floor``, below which the rows
-certify no cut (``floor`` of :func:`curation.selection.risk.calibrate`)."""
-Answer = Literal["right", "wrong", "unsure", "disputed", "none"]
+Answer = Literal["right", "wrong", "unsure", "none"]
 Answers = npt.NDArray[np.str_]
 
 
@@ -51,66 +36,40 @@ def count_answers(answer_M: Answers) -> dict[str, int]:
     return {answer: int((answer_M == answer).sum()) for answer in get_args(Answer)}
 
 
-def answer_of(verdicts: dict[str, VerdictLine]) -> Answer:
-    """Return the common answer of several people; unsure is outvoted, and right against wrong is disputed."""
-    said = {entry.verdict for entry in verdicts.values()}
-    if {"right", "wrong"} <= said:
-        return "disputed"
-    for answer in ("right", "wrong"):
-        if answer in said:
-            return answer
-    return "unsure" if said else "none"
+def answer_of(verdicts: Iterable[str]) -> Answer:
+    """Return the common answer of several people; unsure is outvoted, and right against wrong is unsure."""
+    said = set(verdicts)
+    if not said:
+        return "none"
+    if len(said & {"right", "wrong"}) == 1:
+        return "right" if "right" in said else "wrong"
+    return "unsure"
 
 
 def conclude(review: Review, *, alpha: float | None, delta: float | None) -> Json:
-    """Write ``review.json`` and, if the arm ranks, ``calibration.parquet``; return the first."""
-    rows, drawn, strata = review.rows, review.drawn, review.strata
-    standing = review.log.standing()
-    verdicts = [standing[row_id] for row_id in rows["row_id"].to_pylist() if row_id in standing]
+    """Write ``review.json`` and return it."""
+    rows, drawn, strata, verdicts = review.rows, review.drawn, review.strata, review.read_verdicts()
     if not verdicts:
         raise ReviewError(
-            f"{review.folder}: none of its {len(rows):,} rows has a verdict; give some by `curate review serve` or "
+            f"{review.folder}: none of its {len(rows):,} rows has a verdict; give some by `curate review export` and "
             "`curate review import`"
         )
-    said = [answer_of(standing.get(row_id, {})) for row_id in rows["row_id"].to_pylist()]
+    said = [answer_of(verdicts.get(row_id, {}).values()) for row_id in rows["row_id"].to_pylist()]
     answer_M = np.array(said, dtype=np.str_)
     counts = [count_answers(answer_M[rows["stratum"].to_numpy() == index]) for index in range(len(strata))]
     result = {
-        "format": 1,
+        "format": FORMAT,
         "review": review.folder.name,
         **{name: drawn["origin"][name] for name in ("run", "generation", "arm", "ranked", "num_selected")},
-        **{name: drawn[name] for name in ("seed", "num_drawn", "num_uniform", "num_region", "num_candidates", "floor")},
+        **{name: drawn[name] for name in ("seed", "num_drawn", "num_uniform", "num_region", "floor")},
         "selection": drawn["origin"]["selection"],
         "answers": count_answers(answer_M),
-        "people": dict(sorted(Counter(person for of_row in verdicts for person in of_row).items())),
-        "num_shared": sum(len(of_row) > 1 for of_row in verdicts),
-        "disputed": [str(row_id) for row_id in rows["row_id"].to_numpy()[answer_M == "disputed"]],
-        "num_torn": review.log.num_torn,
+        "people": dict(sorted(Counter(person for people in verdicts.values() for person in people).items())),
         "purity": estimate_share_right(strata, counts, selected=True),
         "below": estimate_share_right(strata, counts, selected=False),
-        "strata": [
-            {
-                **asdict(stratum),
-                "inclusion": stratum.num_drawn / stratum.num_rows,
-                "answers": count,
-                "right": compute_finite_share(
-                    count["right"], count["right"] + count["wrong"], stratum.num_rows
-                ).to_json(),
-            }
-            for stratum, count in zip(strata, counts, strict=True)
-        ],
+        "strata": [{**asdict(stratum), "answers": count} for stratum, count in zip(strata, counts, strict=True)],
         "cut": _compute_cut(review, answer_M, alpha, delta),
     }
-    if review.origin.ranked:  # the uniform part with its answers
-        columns = {
-            **{name: rows[name] for name in ("row_id", "raw", "trust")},
-            "correct": answer_M == "right",
-            "weight": np.full(len(rows), drawn["num_region"] / drawn["num_uniform"]),
-        }
-        table = pa.table(columns, schema=CALIBRATION.with_metadata({"floor": repr(drawn["floor"])}))
-        sink = pa.BufferOutputStream()
-        pq.write_table(table.filter(rows["uniform"]), sink)
-        write_atomically(review.folder / "calibration.parquet", sink.getvalue().to_pybytes())
     write_record(review.folder / "review.json", result, review.folder)
     return result
 
@@ -121,9 +80,9 @@ def estimate_share_right(
     """Return the share of right labels among the selected rows, or among the region's rows below the cut.
 
     ``value`` and its interval cover the rows that people could decide. ``if_wrong`` and ``if_right`` count every open
-    row (unsure or disputed) as wrong or as right. Each stratum has an exact interval as a finite population; MOVER
-    combines several strata. Rows without a verdict are assumed missing at random, since rows are shown in random order.
-    Return None if the region has no such rows, or a stratum has no decided row yet.
+    row (unsure) as wrong or as right. Each stratum has an exact interval as a finite population; MOVER combines several
+    strata. Rows without a verdict are assumed missing at random, since rows are shown in random order. Return
+    None if the region has no such rows, or a stratum has no decided row yet.
     """
     pairs = [(item.num_rows, count) for item, count in zip(strata, counts, strict=True) if item.selected == selected]
     if not pairs or not all(count["right"] + count["wrong"] for _, count in pairs):
@@ -138,7 +97,7 @@ def estimate_share_right(
         ]
         return compute_weighted_mean(shares, sizes_S / sizes_S.sum())
 
-    decided, judged = ("right", "wrong"), ("right", "wrong", "unsure", "disputed")
+    decided, judged = ("right", "wrong"), ("right", "wrong", "unsure")
     return {
         **estimate(decided, ["right"]).to_json(),
         "num_rows": int(sizes_S.sum()),
@@ -146,7 +105,7 @@ def estimate_share_right(
         "num_strata": len(pairs),
         "answers": answers,
         "if_wrong": estimate(judged, ["right"]).to_json(),
-        "if_right": estimate(judged, ["right", "unsure", "disputed"]).to_json(),
+        "if_right": estimate(judged, ["right", "unsure"]).to_json(),
     }
 
 
@@ -162,7 +121,7 @@ def _compute_cut(review: Review, answer_M: Answers, alpha: float | None, delta: 
         cut["before"] = {**{name: before[name] for name in kept}, "n": origin.n}
     if not origin.ranked:
         return cut
-    pool_N = find_review_rows(origin, floor=floor)[0].raw_N
+    pool_N = find_review_rows(origin, floor=floor).raw_N
     uniform_M = review.rows["uniform"].to_numpy()
     found = calibrate(
         review.rows["raw"].to_numpy()[uniform_M],
@@ -178,7 +137,7 @@ def _compute_cut(review: Review, answer_M: Answers, alpha: float | None, delta: 
         **asdict(found),
         "guarantee": found.guarantee if threshold is None else f"{found.guarantee}, which the draw makes true",
         "n": 0 if threshold is None else int((pool_N >= threshold).sum()),
-        "num_counted_wrong": int(np.isin(answer_M[uniform_M], ["unsure", "disputed", "none"]).sum()),
+        "num_counted_wrong": int(np.isin(answer_M[uniform_M], ["unsure", "none"]).sum()),
         "at_floor": threshold is not None and threshold <= floor,
     }
     return cut

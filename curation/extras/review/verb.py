@@ -35,7 +35,7 @@ PERSON = click.option(
     "--person",
     metavar="NAME",
     default=_get_user_name,
-    help="The judge, if a file or page names none (default: the user).",
+    help="The judge, if a file names none (default: the user).",
 )
 FILE = click.argument("path", metavar="FILE")
 
@@ -44,10 +44,10 @@ FILE = click.argument("path", metavar="FILE")
 def review() -> None:
     """Let people judge weak labels that a run selected, and say how pure its selection is.
 
-    First draw rows, then take verdicts: from a page (serve), a CSV file, Label Studio or Argilla (export, import). Then
-    result gives the purity with its interval, a calibration set, and the certified cut that follows from it.
+    Draw rows, export them for a spreadsheet or Label Studio, and import the verdicts. Then result gives the purity
+    with its interval, and the certified cut that follows from it.
 
-    RUN_DIR is the directory of a run, or the output of a filter.
+    RUN_DIR is the directory of a run.
     """
 
 
@@ -57,9 +57,7 @@ def _find_home(run_dir: str, folder: str | None) -> Path:
     if folder is not None:
         return Path(folder)
     if not isinstance(run, Path):
-        raise ReviewError(
-            f"{run}: verdicts are appended to a file, which an object store cannot do; give a local --folder DIR"
-        )
+        raise ReviewError(f"{run}: a review is kept in a local folder, not in an object store; give --folder DIR")
     if not run.is_dir():
         raise ReviewError(f"{run}: there is no such directory; give the run_dir of a run")
     return run / "review"
@@ -91,24 +89,12 @@ def draw(run_dir: str, folder: str | None, **asked: Any) -> None:
     echo("\n".join(describe_progress(open_or_make_review(to_place(run_dir), _find_home(run_dir, folder), **asked))))
 
 
-@review.command()
-@_with_review
-@PERSON
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port of the page (default: any free one).")
-def serve(drawn: "Review", port: int, person: str) -> None:
-    """Serve the page on which people judge rows, to this machine only, until Ctrl-C."""
-    from curation.extras.review import server
-
-    server.serve(drawn, port, person, echo)
-    echo(describe_progress(drawn)[1])
-
-
 @review.command("export")
 @_with_review
-@click.argument("program", type=click.Choice(["label-studio", "argilla"]))
+@click.argument("program", type=click.Choice(["csv", "label-studio"]))
 @FILE
 def export_rows(drawn: "Review", program: str, path: str) -> None:
-    """Write the rows without a verdict to FILE, as JSON that the program imports."""
+    """Write the rows without a verdict to FILE: CSV with a column to fill in, or JSON that Label Studio imports."""
     from curation.extras.review.exchange import export
 
     echo(export(drawn, program, Path(path)))
@@ -116,11 +102,11 @@ def export_rows(drawn: "Review", program: str, path: str) -> None:
 
 @review.command("import")
 @_with_review
-@click.argument("program", type=click.Choice(["csv", "label-studio", "argilla"]))
+@click.argument("program", type=click.Choice(["csv", "label-studio"]))
 @FILE
 @PERSON
 def import_verdicts(drawn: "Review", program: str, path: str, person: str) -> None:
-    """Import the verdicts in FILE: the export of a program, or CSV with row_id, verdict[, person].
+    """Import the verdicts in FILE: CSV with row_id, verdict[, person], or the JSON that Label Studio exports.
 
     A verdict is right, wrong or unsure. Importing the same file again changes nothing.
     """
@@ -136,33 +122,25 @@ def import_verdicts(drawn: "Review", program: str, path: str, person: str) -> No
 @_with_review
 @click.option("--alpha", type=float, help="The highest share of wrong labels (default: the run's, 0.1).")
 @click.option("--delta", type=float, help="The highest probability of failure (default: that of --alpha).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def result(drawn: "Review", alpha: float | None, delta: float | None, as_json: bool) -> None:
+def result(drawn: "Review", alpha: float | None, delta: float | None) -> None:
     """Compute the result of the verdicts, print it and write it to review.json."""
     from curation.commands.printing import show
     from curation.extras.review.result import conclude
 
     found = conclude(drawn, alpha=alpha, delta=delta)
-    show(found, "curation.extras.review:result.j2", as_json=as_json)
-    echo(f"written: {drawn.folder / 'review.json'}", err=as_json)
+    show(found, "curation.extras.review:result.j2", as_json=False)
+    echo(f"written: {drawn.folder / 'review.json'}")
 
 
 def describe_progress(review: "Review") -> list[str]:
     """Return lines on the draw and the progress of a review."""
     drawn, origin = review.drawn, review.origin
-    standing = review.log.standing()
-    num_judged = sum(row_id in standing for row_id in review.rows["row_id"].to_pylist())
     strata = f"{len(review.strata)} strata" if len(review.strata) > 1 else "one stratum"
     where = f"{drawn['num_region']:,} rows of {strata}"
     if origin.ranked:
         where += f" that score at least {drawn['floor']:.6g}"
-    lines = [
+    return [
         f"{review.folder}: {drawn['num_drawn']:,} rows of arm {origin.arm} of {origin.run}, drawn from {where} "
         f"({drawn['num_uniform']:,} of them uniformly), seed {drawn['seed']}",
-        f"{num_judged:,} of {drawn['num_drawn']:,} rows have a verdict",
+        f"{len(review.read_verdicts()):,} of {drawn['num_drawn']:,} rows have a verdict",
     ]
-    if review.log.num_torn:
-        lines.append(
-            f"warning: {review.log.num_torn} lines of {review.folder / 'verdicts.jsonl'} were cut off; none was kept"
-        )
-    return lines

@@ -87,7 +87,7 @@ class CertifyingRows(NamedTuple):
 
     rows: GradedScores
     floor: float | None
-    """Least raw score of the rows from which they were drawn (``curate review``), or None if from all rows."""
+    """Least raw score of the rows from which they were drawn, or None if from all rows."""
     classes: Sequence[str] = ()
     """Closed set of labels, if each has a cut of its own; empty otherwise."""
 

@@ -549,7 +549,7 @@ def test_results_as_objects_are_those_of_report_and_tables(finished):
     assert "state_output_last" in labels.schema.names and not any("state_" in name for name in labels.columns)
     assert len(labels) == len(found.rows()) == 200 and {"trust_raw", "trust_trust"} <= set(labels.columns)
     assert len(found.labels("source").to_arrow(columns=["state_output_last"])) == len(found.labels("source"))
-    selected = found.selected("trust").to_pandas().merge(found.grades().to_pandas(), on="row_id")
+    selected = found.selected("trust").to_arrow().to_pandas().merge(found.grades().to_arrow().to_pandas(), on="row_id")
     (own,) = [arm for arm in report["arms"] if arm["name"] == "trust"]
     assert len(selected) == own["purity"]["n"] and selected["correct"].mean() == pytest.approx(own["purity"]["value"])
 

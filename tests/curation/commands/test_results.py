@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import datasets
 import lance
 import numpy as np
 import pyarrow as pa
@@ -137,9 +138,9 @@ def test_every_form_has_the_same_values(run: Path) -> None:
     labels = stored(run)
     keep = pc.and_(labels["label"].is_valid(), pc.greater(labels["trust_trust"], 0.6))
     assert expected == labels.filter(keep).select(chosen["columns"]).to_pylist()
-    assert table.to_pandas(**chosen).to_dict("records") == expected
-    assert table.to_dataset(**chosen).to_list() == expected
-    assert table.to_dataset().column_names == table.columns
+    assert table.to_arrow(**chosen).to_pandas().to_dict("records") == expected
+    assert datasets.Dataset(table.to_arrow(**chosen)).to_list() == expected
+    assert table.to_arrow().column_names == table.columns
 
 
 def test_states_are_not_read_unless_they_are_named(run: Path, tmp_path: Path) -> None:
@@ -211,7 +212,7 @@ def test_a_run_in_a_bucket_is_read_there(run: Path, tmp_path: Path) -> None:
         found = curation.open(store.url("runs/small"))
         assert found.report == {"name": "small"} and found.labels().dataset.uri.startswith("s3://")
         assert found.labels().to_arrow().equals(curation.open(run).labels().to_arrow())
-        assert found.selected("trust").to_pandas().equals(curation.open(run).selected("trust").to_pandas())
+        assert found.selected("trust").to_arrow().equals(curation.open(run).selected("trust").to_arrow())
         curate(store.url("runs/small"), "-o", tmp_path / "out")
     assert pq.read_table(tmp_path / "out/data").num_rows == SELECTED
 

@@ -1,12 +1,13 @@
 """``curate review`` on a run directory: draw, verdicts from files, what they give, and what is refused."""
 
+import csv
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -14,13 +15,12 @@ from review_run import HOSTILE, ReviewedRun, make_run, selected
 
 from curation.cli import main
 from curation.extras.review import source
+from curation.extras.review.exchange import _format_csv
 from curation.extras.review.folder import ROWS, open_review
-from curation.hashing import derive, hash64
+from curation.hashing import derive
 from curation.metrics import compute_finite_share
-from curation.refs import TableRef
-from curation.rundir.manifest import Manifest, sign_text
+from curation.rundir.manifest import sign_text
 from curation.selection.risk import calibrate
-from curation.tables import io
 
 NUM = 1_200
 
@@ -48,6 +48,12 @@ def curate(run: ReviewedRun, verb: str, *arguments: object) -> str:
     return found.stdout
 
 
+def concluded(run: ReviewedRun, *arguments: object) -> dict[str, Any]:
+    """The result of the only review."""
+    curate(run, "result", *arguments)
+    return json.loads((open_review(Path("reviews"), None).folder / "review.json").read_text())
+
+
 def refused(*arguments: object) -> str:
     found = CliRunner().invoke(main, ["review", *map(str, arguments)], catch_exceptions=False)
     assert found.exit_code == 2 and len(found.stderr.splitlines()) == 1, found.output
@@ -67,7 +73,6 @@ def test_a_draw_is_kept_with_texts_and_probabilities(run: ReviewedRun):
     for row in rows.to_pylist():
         assert row["raw"] == pytest.approx(run.raw[row["row_id"]]) and row["selected"] == (row["row_id"] in best)
         assert row["prompt"].startswith("Solve the problem") and "boxed" in row["completion"] and row["label"]
-        assert 0 < row["inclusion"] <= 1
     assert any(HOSTILE in row["prompt"] for row in rows.to_pylist())
     assert not {*rows["row_id"].to_pylist()} & (run.unparsed | run.failed)
     before = Path("reviews/trust/rows.parquet").read_bytes()
@@ -89,7 +94,6 @@ def test_verdicts_give_purity_calibration_set_and_a_new_cut(run: ReviewedRun):
     assert "0 verdicts taken, 299 were known already" in curate(run, "import", "csv", path)
     words = curate(run, "result")
     result = json.loads(Path("reviews/trust/review.json").read_text())
-    assert json.loads(curate(run, "result", "--json")) == result
 
     rows = pq.read_table("reviews/trust/rows.parquet").to_pylist()
     decided = [row for row in rows if row["row_id"] not in (unsure, silent)]
@@ -111,7 +115,6 @@ def test_verdicts_give_purity_calibration_set_and_a_new_cut(run: ReviewedRun):
         "right": sum(run.right[row["row_id"]] for row in decided),
         "wrong": sum(not run.right[row["row_id"]] for row in decided),
         "unsure": 1,
-        "disputed": 0,
         "none": 1,
     }
 
@@ -134,34 +137,23 @@ def test_verdicts_give_purity_calibration_set_and_a_new_cut(run: ReviewedRun):
     assert f"{after['n']:,} rows, at most 20% wrong with confidence 80%" in words
     assert (before["alpha"], before["delta"]) == (0.2, 0.2)
 
-    table = pq.read_table("reviews/trust/calibration.parquet")
-    assert table["row_id"].to_pylist() == [row["row_id"] for row in uniform]
-    floor = float(table.schema.metadata[b"floor"])
-    again = calibrate(
-        table["raw"].to_numpy(),
-        table["correct"].to_numpy(),
-        np.array(scores, np.float32),
-        alpha=0.2,
-        delta=0.2,
-        floor=floor,
-    )
-    assert again.threshold == cut.threshold and table["weight"][0].as_py() == len(region) / len(uniform)
-    stricter = json.loads(curate(run, "result", "--json", "--alpha", 0.05))["cut"]["after"]
+    stricter = concluded(run, "--alpha", 0.05)["cut"]["after"]
     assert stricter["n"] < after["n"]
 
 
-def test_several_people_are_kept_apart_and_their_disputes_are_told(run: ReviewedRun):
+def test_several_people_are_kept_apart_and_a_row_on_which_they_disagree_is_unsure(run: ReviewedRun):
     curate(run, "draw", "--num", 20)
     ids = drawn()
     curate(run, "import", "csv", run.csv(Path("a.csv"), ids), "--person", "anna")
     said = "wrong" if run.right[ids[0]] else "right"
     Path("b.csv").write_text(f"row_id,verdict,person\n{ids[0]},{said},ben\n{ids[1]},unsure,ben\n")
     curate(run, "import", "csv", "b.csv")
-    result = json.loads(curate(run, "result", "--json"))
-    assert result["people"] == {"anna": 20, "ben": 2} and result["num_shared"] == 2
-    assert result["disputed"] == [str(ids[0])] and result["answers"]["disputed"] == 1
-    assert result["answers"]["unsure"] == 0  # who is unsure leaves it to the other
-    assert f"right against wrong: 1: {ids[0]}" in curate(run, "result")
+    result = concluded(run)
+    assert result["people"] == {"anna": 20, "ben": 2}
+    assert result["answers"]["unsure"] == 1  # of the other row, who is unsure leaves it to the other
+    Path("b.csv").write_text(f"row_id,verdict,person\n{ids[0]},unsure,ben\n")
+    assert "1 verdicts taken" in curate(run, "import", "csv", "b.csv")  # another verdict replaces the first
+    assert concluded(run)["answers"]["unsure"] == 0
 
 
 def test_verdicts_without_a_name_are_those_of_the_machines_user(run: ReviewedRun, monkeypatch: pytest.MonkeyPatch):
@@ -169,21 +161,21 @@ def test_verdicts_without_a_name_are_those_of_the_machines_user(run: ReviewedRun
     ids = drawn()
     monkeypatch.setattr("getpass.getuser", lambda: "anna")
     curate(run, "import", "csv", run.csv(Path("a.csv"), ids))
-    assert json.loads(curate(run, "result", "--json"))["people"] == {"anna": 20}
+    assert concluded(run)["people"] == {"anna": 20}
 
 
 def test_an_arm_that_draws_has_an_exact_interval_and_no_cut(run: ReviewedRun):
     curate(run, "draw", "--arm", "naive", "--num", 40)
     ids = drawn("naive")
     curate(run, "import", "csv", run.csv(Path("v.csv"), ids))
-    result = json.loads(curate(run, "result", "--json"))
+    result = concluded(run)
     num_right = sum(run.right[row_id] for row_id in ids)
     share = compute_finite_share(num_right, len(ids), len(selected(run, "naive")))
     assert {name: result["purity"][name] for name in ("value", "low", "high", "n")} == share.to_json()
     assert result["purity"]["method"].startswith("exact") and result["cut"]["after"] is None
     assert "the rows of naive are not the best by score" in curate(run, "result")
     table = pq.read_table("reviews/naive/rows.parquet")
-    assert table["trust"].null_count == table.num_rows
+    assert table["raw"].null_count == table.num_rows
 
 
 def test_a_selection_under_a_cap_is_reviewed_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -192,12 +184,12 @@ def test_a_selection_under_a_cap_is_reviewed_as_it_is(tmp_path: Path, monkeypatc
     curate(capped, "draw", "--num", 30)
     assert {*drawn()} < {*selected(capped, "trust")}
     curate(capped, "import", "csv", capped.csv(Path("v.csv"), drawn()))
-    result = json.loads(curate(capped, "result", "--json"))
+    result = concluded(capped)
     assert result["purity"]["method"].startswith("exact") and result["cut"]["after"] is None
     assert "the rows of trust are not the best by score" in curate(capped, "result")
 
 
-def test_label_studio_and_argilla_take_rows_and_give_verdicts(run: ReviewedRun):
+def test_label_studio_takes_rows_and_gives_verdicts(run: ReviewedRun):
     curate(run, "draw", "--num", 30)
     ids = drawn()
     curate(run, "import", "csv", run.csv(Path("v.csv"), ids[:4]), "--person", "anna")
@@ -219,20 +211,47 @@ def test_label_studio_and_argilla_take_rows_and_give_verdicts(run: ReviewedRun):
     tasks[2]["annotations"] = [annotated("unsure")]
     Path("done.json").write_text(json.dumps(tasks))
     assert "3 verdicts taken" in curate(run, "import", "label-studio", "done.json")
-    standing = open_review(Path("reviews"), None).log.standing()
-    assert {person: entry.verdict for person, entry in standing[ids[4]].items()} == {"7": "right", "b@c.de": "wrong"}
-    assert ids[5] not in standing and standing[ids[6]]["7"].via == "label-studio"
+    verdicts = open_review(Path("reviews"), None).read_verdicts()
+    assert verdicts[ids[4]] == {"7": "right", "b@c.de": "wrong"}
+    assert ids[5] not in verdicts and verdicts[ids[6]] == {"7": "unsure"}
 
-    curate(run, "export", "argilla", "records.json")
-    records = json.loads(Path("records.json").read_text())
-    assert [record["id"] for record in records] == [str(row_id) for row_id in (ids[5], *ids[7:])]
-    assert set(records[0]) == {"id", "fields", "metadata", "suggestions", "responses", "vectors"}
-    user = "3d0b9ea4-3a3b-4f1c-9c4e-1c5d3b8b1a11"
-    records[0]["responses"] = {"verdict": [{"value": "wrong", "user_id": user}]}
-    records[1]["responses"] = {"verdict": [{"value": "right", "user_id": user, "status": "draft"}]}
-    Path("records.json").write_text(json.dumps(records))
-    assert "1 verdicts taken" in curate(run, "import", "argilla", "records.json")
-    assert open_review(Path("reviews"), None).log.standing()[ids[5]][user].verdict == "wrong"
+
+@pytest.mark.parametrize("delimiter", [",", ";"])  # spreadsheets write a semicolon in much of Europe
+def test_a_spreadsheet_alone_takes_rows_and_gives_verdicts(run: ReviewedRun, delimiter: str):
+    curate(run, "draw", "--num", 20)
+    ids = drawn()
+    assert "20 rows that have no verdict yet" in curate(run, "export", "csv", "v.csv")
+    with Path("v.csv").open(newline="", encoding="utf-8-sig") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["row_id"] for row in rows] == [f"row {row_id}" for row_id in ids] and list(rows[0])[-1] == "verdict"
+    assert all(row["prompt"] and "boxed" in row["completion"] for row in rows)
+    for row in rows[:15]:
+        row["verdict"] = "Right" if run.right[int(row["row_id"][4:])] else "wrong"
+    with Path("v.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0], delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(rows)
+    assert "15 verdicts taken" in curate(run, "import", "csv", "v.csv")
+    result = concluded(run)
+    assert result["answers"]["right"] == sum(run.right[row_id] for row_id in ids[:15])
+    assert result["answers"]["none"] == 5
+    assert "v.csv: is there already" in refused("export", run.directory, "--folder", "reviews", "csv", "v.csv")
+    assert "5 rows that have no verdict yet (15 have one and stay out)" in curate(run, "export", "csv", "rest.csv")
+
+
+def test_texts_that_a_spreadsheet_would_compute_are_quoted(run: ReviewedRun):
+    row = {"row_id": 1, "prompt": "=HYPERLINK(1)", "label": "-5", "completion": None}
+    assert _format_csv([row]).splitlines()[1] == "row 1,'=HYPERLINK(1),'-5,,"
+
+
+def test_imports_at_once_lose_no_verdict(run: ReviewedRun):
+    curate(run, "draw", "--num", 20)
+    review, ids = open_review(Path("reviews"), None), drawn()
+    with ThreadPoolExecutor(5) as pool:
+        added = pool.map(lambda who: [review.add_verdicts({row_id: {str(who): "right"}}) for row_id in ids], range(5))
+        assert [sum(numbers) for numbers in added] == [20] * 5
+    people = {str(who): "right" for who in range(5)}
+    assert review.read_verdicts() == {row_id: people for row_id in ids}
 
 
 def test_files_of_verdicts_are_taken_whole_or_not_at_all(run: ReviewedRun):
@@ -243,100 +262,46 @@ def test_files_of_verdicts_are_taken_whole_or_not_at_all(run: ReviewedRun):
     def told(text: str, program: str = "csv") -> str:
         Path("v.csv").write_text(text)
         line = refused("import", *where, program, "v.csv")
-        assert not Path("reviews/trust/verdicts.jsonl").exists()
+        assert not Path("reviews/trust/verdicts.json").exists()
         return line
 
-    assert "line 1: the header is id,verdict; give row_id,verdict" in told(f"id,verdict\n{first},right\n")
+    assert "line 1: the header is id,verdict; give row_id and verdict" in told(f"id,verdict\n{first},right\n")
     assert "the header is missing" in told("")
     assert "holds no verdicts" in told("row_id,verdict\n")
     line = told(f"row_id,verdict\n{first},right\n77,right\n{second},yes\nx,wrong\n")
-    assert "line 3: row 77 is not one of this review's 20 rows" in line and "nothing is taken" in line
+    assert "line 3: row_id '77' is not one of this review's 20 rows" in line and "nothing is taken" in line
     assert "line 4: verdict 'yes' is not one of right, wrong, unsure" in line and "line 5: row_id 'x'" in line
     assert "line 3: has not the 2 columns" in told(f"row_id,verdict\n{first},right\n{second}\n")
     line = told(f"row_id,verdict,person\n{first},right,a\n{first},wrong,a\n")
-    assert f"line 3: a gave row {first} another verdict in line 2" in line
+    assert f"line 3: a gave row {first} another verdict before" in line
     assert "is not JSON" in told("{", "label-studio")
-    assert "task 1: has no data.row_id" in told('[{"data": {}}]', "label-studio")
-    assert "not what Label Studio exports" in told('[{"data": 3}]', "label-studio")
+    assert "holds no verdicts" in told('[{"data": {}}]', "label-studio")
+    result = '[{"from_name": "verdict", "value": {"choices": ["right"]}}]'
+    for data in ("3", "{}"):
+        foreign = f'[{{"data": {data}, "annotations": [{{"result": {result}}}]}}]'
+        assert "not what Label Studio exports" in told(foreign, "label-studio")
+    assert "not what Label Studio exports" in told('{"data": 3}', "label-studio")
     assert "cannot be read" in refused("import", *where, "csv", "none.csv")
     Path("v.csv").write_bytes(b"row_id,verdict\n\xff,right\n")
     assert "cannot be read" in refused("import", *where, "csv", "v.csv")
     assert "none of its 20 rows has a verdict" in refused("result", *where)
 
 
-def test_lines_that_were_cut_off_are_told(run: ReviewedRun):
-    curate(run, "draw", "--num", 20)
-    with Path("reviews/trust/verdicts.jsonl").open("wb") as file:
-        file.write(f'{{"row_id": {drawn()[0]}, "per\n'.encode())
-    told = curate(run, "draw")
-    assert "1 lines of" in told and "verdicts.jsonl were cut off; none was kept" in told
-
-
-def test_the_output_of_a_filter_is_reviewed_round_by_round(run: ReviewedRun, tmp_path: Path):
-    """Its layout by hand: two rounds, a gate with a tie, a file that names the rows."""
-    record = Manifest.load(run.directory).stages["gen-0/select"]
-    choice = record.inputs["choice"]
-    labels, pool = (io.read(TableRef.from_json(choice[name])) for name in ("labels", "pool"))
-    output = tmp_path / "out"
-    manifest = Manifest.load(output / "_curation")
-    manifest.identify({}, {"0000": [], "0001": []})
-    manifest.save()
-    half = len(labels) // 2
-    for name, part in (("0000", slice(0, half)), ("0001", slice(half, None))):
-        ids = pa.array(labels["row_id"].to_pylist()[part])
-        refs = {
-            what: io.write(
-                table.filter(pc.is_in(table["row_id"], value_set=ids)), str(output / f"_curation/{what}-{name}.lance")
-            )
-            for what, table in (("labels", labels), ("pool", pool))
-        }
-        manifest.record(
-            f"pool-{name}", {"domain": {"name": "math"}}, {"pool": refs["pool"].to_json()}, rows=1, seconds=1
-        )
-        manifest.record(f"label-{name}", {}, {"labels": refs["labels"].to_json()}, rows=1, seconds=1)
-    assert "nothing is written yet" in refused_after(output, run)
-    scores = sorted((raw for row_id, raw in run.raw.items() if row_id not in run.unparsed | run.failed), reverse=True)
-    best = [
-        row_id for row_id, raw in run.raw.items() if raw in scores[:100] and row_id not in run.unparsed | run.failed
-    ]
-    last = next(row_id for row_id in best if run.raw[row_id] == scores[99])
-    tie = int(hash64(np.array([last]), 5)[0])
-    gate = {"column": "trust_raw", "bound": {"score": scores[99], "tie": tie, "seed": 5, "num_selected": 100}}
-    manifest.record("cut", {"function": "trust"}, {"threshold": gate, "risk": None}, rows=1, seconds=1)
-    for name, rows in (("0000", 60), ("0001", 40)):
-        manifest.record(f"write-{name}", {}, {}, rows=rows, seconds=1)
-    where = (output, "--folder", "reviews")
-    assert "is the output of a filter, which ranks by trust" in refused("draw", *where, "--arm", "naive")
-    found = CliRunner().invoke(main, ["review", "draw", *map(str, where), "--num", "60"], catch_exceptions=False)
-    assert found.exit_code == 0 and "60 rows of arm trust" in found.output, found.output
-    rows = open_review(Path("reviews"), None).rows.to_pylist()
-    assert all(row["selected"] == (row["row_id"] in best) and row["prompt"] and row["label"] for row in rows)
-    told = json.loads(Path("reviews/trust/draw.json").read_text())
-    assert told["num_region"] == 200 and told["num_candidates"] == len(scores) and told["floor"] == scores[199]
-    path = run.csv(Path("v.csv"), [row["row_id"] for row in rows])
-    CliRunner().invoke(main, ["review", "import", *map(str, where), "csv", str(path)], catch_exceptions=False)
-    found = CliRunner().invoke(main, ["review", "result", *map(str, where), "--json"], catch_exceptions=False)
-    result = json.loads(found.stdout)
-    assert result["num_selected"] == 100 and result["purity"]["num_rows"] == 100
-    assert result["cut"]["before"] is None and result["cut"]["after"]["num_calibration"] == 45
-
-
-def refused_after(output: Path, run: ReviewedRun) -> str:
-    """What is said of an output before and after it has a list of files."""
-    assert "nor the output of `curate filter`" in refused("draw", output, "--folder", "reviews")
-    (output / "filter.json").write_text("{}")
-    return refused("draw", output, "--folder", "reviews")
-
-
 def test_only_the_best_rows_of_a_pool_are_held(run: ReviewedRun, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(source, "SPARE_ROWS", 0)
     origin = replace(source.find(run.directory, None), num_selected=10)
-    rows, num_candidates = source.find_review_rows(origin)
+    rows = source.find_review_rows(origin)
     scores = np.sort([raw for row_id, raw in run.raw.items() if row_id not in run.unparsed | run.failed])[::-1]
-    assert num_candidates == len(scores)
     assert np.array_equal(np.sort(rows.raw_N)[::-1], scores[:20].astype(np.float32))
-    again, _ = source.find_review_rows(origin, floor=float(scores[20]))
+    again = source.find_review_rows(origin, floor=float(scores[20]))
     assert len(again.raw_N) == 21
+
+
+def test_a_review_of_another_version_is_refused(run: ReviewedRun):
+    curate(run, "draw", "--num", 20)
+    path = Path("reviews/trust/draw.json")
+    path.write_text(path.read_text().replace('"format": 2', '"format": 1'))
+    assert "was drawn by another version" in refused("result", run.directory, "--folder", "reviews")
 
 
 def test_runs_and_settings_that_do_not_fit_are_refused(run: ReviewedRun, tmp_path: Path):
@@ -345,7 +310,7 @@ def test_runs_and_settings_that_do_not_fit_are_refused(run: ReviewedRun, tmp_pat
     assert "is not a run directory" in refused("draw", "empty")
     (tmp_path / "empty" / "manifest.json").write_text('{"identity": {}, "files": {}, "stages": {}}')
     assert "nothing is selected yet" in refused("draw", "empty") and "--until gen-0/select" in refused("draw", "empty")
-    assert "there is none; draw one" in refused("serve", "empty")
+    assert "there is none; draw one" in refused("result", "empty")
     foreign = (run.directory / "manifest.json").read_text().replace('"naive": {', '"centroids": {')
     (tmp_path / "empty" / "manifest.json").write_text(sign_text(foreign))
     assert "'centroids', whose module cannot be imported here" in refused("draw", "empty")
@@ -353,7 +318,7 @@ def test_runs_and_settings_that_do_not_fit_are_refused(run: ReviewedRun, tmp_pat
     assert "the arms naive, trust" in refused("draw", *where, "--arm", "ground_truth")
     assert "--num: 3 rows are too few" in refused("draw", *where, "--num", 3)
     assert "'../up' is not a name" in refused("draw", *where, "--name", "../up")
-    assert "object store cannot do; give a local --folder" in refused("draw", "s3://bucket/run")
+    assert "not in an object store; give --folder" in refused("draw", "s3://bucket/run")
     curate(run, "draw", "--num", 20)
     curate(run, "import", "csv", run.csv(Path("v.csv"), drawn()))
     assert "alpha: 2.0 is not a share" in refused("result", *where, "--alpha", 2)

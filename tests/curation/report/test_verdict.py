@@ -136,7 +136,7 @@ def test_the_purity_that_people_found_is_that_of_the_strata(run: RunRecord) -> N
             {
                 "num_rows": size,
                 "selected": is_selected,
-                "answers": {**dict(zip(names, said, strict=True)), "disputed": 1},
+                "answers": dict(zip(names, said, strict=True)),
             }
             for size, is_selected, *said in strata
         ]
@@ -147,7 +147,7 @@ def test_the_purity_that_people_found_is_that_of_the_strata(run: RunRecord) -> N
         return find_reviewed_purity(reviews, 0, "trust", selection, trust=0.7, confidence=0.99)
 
     one = of(review("one", (10**9, True, 80, 20, 3), (500, False, 0, 9, 0)))
-    assert one is not None and (one.rows, one.open, one.people, one.purity.value) == (100, 4, 2, 0.8)
+    assert one is not None and (one.rows, one.open, one.people, one.purity.value) == (100, 3, 2, 0.8)
     for level, found in ((0.95, one.purity), (0.99, one.decisive)):  # Clopper and Pearson's
         tail = (1 - level) / 2
         assert found.low == pytest.approx(beta.ppf(tail, 80, 21), abs=1e-4)
@@ -180,7 +180,7 @@ def test_people_seldom_raise_a_false_alarm_and_seldom_miss_a_fall() -> None:
 def test_the_page_says_what_people_found(run: RunRecord) -> None:
     blind = changed(run, audit=False)
     selection = blind.generations[-1].selections["trust"]
-    answers = {"right": 40, "wrong": 10, "unsure": 2, "disputed": 0, "none": 0}
+    answers = {"right": 40, "wrong": 10, "unsure": 2, "none": 0}
     strata = [{"num_rows": 60, "selected": True, "answers": answers}]
     known = ReviewRecord(
         name="trust", generation=0, arm="trust", selection=selection, strata=strata, people={"ada": 52}

@@ -25,12 +25,17 @@ def scored(num_selected: int, *, seed: int = 1, ties: bool = False) -> tuple[Sco
     return rows, right_N
 
 
+def weigh(drawn: Drawn) -> np.ndarray:
+    """Return the number of rows that each drawn row stands for: one by the probability with which it was drawn."""
+    return np.array([item.num_rows / item.num_drawn for item in drawn.strata])[drawn.stratum_M]
+
+
 def counts(drawn: Drawn, correct_N: np.ndarray) -> list[dict[str, int]]:
     """The answers by stratum, if every row is judged truly."""
     right_M = correct_N[drawn.place_M]
     num_right = np.bincount(drawn.stratum_M, right_M, minlength=len(drawn.strata)).astype(int)
     return [
-        dict(right=int(right), wrong=item.num_drawn - int(right), unsure=0, disputed=0, none=0)
+        dict(right=int(right), wrong=item.num_drawn - int(right), unsure=0, none=0)
         for right, item in zip(num_right, drawn.strata, strict=True)
     ]
 
@@ -48,7 +53,6 @@ def test_a_draw_is_of_the_region_and_says_its_probabilities(num: int, ties: bool
     for index, item in enumerate(drawn.strata):
         of_M = drawn.stratum_M == index
         assert of_M.sum() == item.num_drawn >= FEWEST
-        assert set(drawn.inclusion_M[of_M]) == {item.num_drawn / item.num_rows}
         assert set(rows.selected_N[drawn.place_M[of_M]]) == {item.selected}
         raw_M = rows.raw_N[drawn.place_M[of_M]]
         assert item.least <= raw_M.min() and raw_M.max() <= item.most
@@ -70,7 +74,7 @@ def test_a_draw_depends_on_rows_and_seed_not_on_their_order():
 def test_a_region_smaller_than_the_draw_is_drawn_whole():
     rows, _ = scored(20)
     drawn = draw(rows, num=500, seed=0, ranked=True)
-    assert len(drawn.place_M) == 40 and drawn.uniform_M.all() and set(drawn.inclusion_M) == {1.0}
+    assert len(drawn.place_M) == 40 and drawn.uniform_M.all()
 
 
 def test_an_arm_that_draws_is_one_stratum_of_its_selection():
@@ -106,7 +110,7 @@ def test_inclusion_probabilities_are_how_often_rows_are_drawn():
         drawn = draw(rows, num=40, seed=seed, ranked=True)
         times_N[drawn.place_M] += 1
         uniform_N[drawn.place_M[drawn.uniform_M]] += 1
-        weight_N[drawn.place_M] += 1 / drawn.inclusion_M
+        weight_N[drawn.place_M] += weigh(drawn)
     region_N = times_N > 0
     assert region_N.sum() == 200
     share = 30 / 200
@@ -128,7 +132,7 @@ def test_purity_has_no_bias_and_its_interval_covers(ties: bool):
         drawn = draw(rows, num=120, seed=seed, ranked=True)
         found = estimate_share_right(drawn.strata, counts(drawn, correct_N), selected=True)
         place_M = drawn.place_M[rows.selected_N[drawn.place_M]]
-        weight_M = 1 / drawn.inclusion_M[rows.selected_N[drawn.place_M]]
+        weight_M = weigh(drawn)[rows.selected_N[drawn.place_M]]
         assert found["value"] == pytest.approx(weight_M @ correct_N[place_M] / 300)  # Horvitz and Thompson
         errors.append(found["value"] - truth)
         covered += found["low"] <= truth <= found["high"]

@@ -2,13 +2,12 @@
 
 The tables are real. The store is made flaky by :class:`Flaky`, which stands before ``lance.LanceDataset.commit``,
 ``Compaction.commit`` and ``lance.dataset`` and lets a call fail before or after it did its work. Meanwhile committers
-remove the versions that they replaced, tables are compacted and cleaned, and readers have some of them open.
+remove the versions that they replaced, tables are compacted, and readers have some of them open.
 """
 
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from pyroaring import BitMap64
 
-from curation.commands.clean import clean_table
 from curation.errors import CommitError
 from curation.passes.cutting import Chunk, OpenRows
 from curation.tables import commits, compaction, io, row_ids, schemas, stream, versions
@@ -314,24 +312,6 @@ class CommitProtocol(RuleBasedStateMachine):
         self.flaky.calm()
         self.not_alone()
         self.all_read_on()
-
-    @precondition(lambda self: self.on_record)
-    @rule(forget=st.booleans())
-    def clean(self, forget: bool) -> None:
-        """What is not on record is cleaned away, by one who has the lease, so long after that nobody is at work."""
-        self.drivers = [None, None]
-        self.flaky.land()
-        self.all_read_on()
-        self.stale, self.rewritten, self.readers = [], [], []
-        if forget:
-            self.on_record.clear()
-        for uri in self.uris.values():
-            pinned = {ref.version for ref in self.on_record if ref.uri == uri}
-            clean_table(uri, pinned, time.time() + 60)
-            kept = [lance.dataset(uri, version=item["version"]) for item in lance.dataset(uri).versions()]
-            assert {dataset.version for dataset in kept} == pinned | {io.find_latest(uri).version}
-            named = {fragment.metadata.files[0].path for dataset in kept for fragment in dataset.get_fragments()}
-            assert {path.name for path in Path(uri).glob("data/*")} == named
 
     def all_read_on(self) -> None:
         """What is on record holds what it held; what somebody has open too, or its files were merged and are gone."""
