@@ -51,7 +51,8 @@ class Worker:
         return ray.get_runtime_context().get_actor_id()
 
 
-def test_a_head_answers_who_has_not_joined(local_ray):
+def test_a_head_answers_who_has_not_joined(local_ray, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")  # a Ray that starts here asks for it
     with interface("ray health-check"):
         try:
             ray_private.ask_head(ray.get_runtime_context().gcs_address, seconds=60)
