@@ -52,8 +52,6 @@ PRODUCED = {
     "exists already; name another file or move it away": "curation/test_cli.py::"
     "test_init_writes_a_valid_configuration_once",
     "no Ray answers at HOST:PORT": "curation/cluster/test_capacity.py::test_what_is_no_address",
-    "what listens at ... did not answer as Ray in ...": "curation/cluster/test_capacity.py::"
-    "test_a_listener_that_is_no_ray_is_not_waited_for",
     "the nodes of the cluster must have the versions of this process": "curation/cluster/test_nodes.py::"
     "test_a_node_with_another_version_is_refused_by_name",
     "...: waiting for the cluster's autoscaler": "curation/cluster/test_capacity.py::"

@@ -6,8 +6,6 @@ No other module of ``curation`` and ``train`` imports a private name of Ray. A r
 
 import logging
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -50,9 +48,3 @@ def starting(tell: Callable[[str], None], *, alone: bool = False) -> Iterator[No
         finally:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))  # over that of C++
-
-
-def ask_head(address: str, *, seconds: float) -> None:
-    """Raise ``subprocess.SubprocessError`` unless a Ray of this version answers at ``HOST:PORT`` in time."""
-    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
-    subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=True)

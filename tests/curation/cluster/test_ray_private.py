@@ -14,7 +14,7 @@ import ray
 
 import curation
 import train
-from curation.cluster import capacity, ray_private
+from curation.cluster import capacity
 from curation.commands.doctor import check_ray_disk
 
 pytestmark = pytest.mark.long
@@ -49,14 +49,6 @@ class Worker:
 
     def refer(self) -> str:
         return ray.get_runtime_context().get_actor_id()
-
-
-def test_a_head_answers_who_has_not_joined(local_ray):
-    with interface("ray health-check"):
-        try:
-            ray_private.ask_head(ray.get_runtime_context().gcs_address, seconds=60)
-        except subprocess.CalledProcessError as error:
-            raise AssertionError(error.stderr) from None
 
 
 def test_a_node_that_no_autoscaler_started_has_no_type(local_ray):
