@@ -61,7 +61,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "selection": {"budget": {"n": 60}, "arms": ["naive", "trust", "ground_truth"]},
         "student": {"preset": "scratch", "epochs": 1, **BATCH},
         "generations": [{"student": {"path": str(ROOT / "examples/bases/student")}}],
-        "evaluation": {"decoding": {"max_tokens": 4}, "cache": False},
+        "evaluation": {"decoding": {"max_tokens": 4}},
         "ray": {"num_cpus": 2},
         "analyze": {"engine": {"path": str(program), "nodes": 10}, "gradients": {"rows": 60}},
     }

@@ -163,7 +163,7 @@ def test_a_test_split_that_is_added_tests_the_students_that_are_trained(tmp_path
         "selection": {"budget": {"n": 20}, "arms": ["naive"]},
         "student": {"preset": "scratch", "epochs": 1, "learning_rate": 1e-4},
         "generations": [{"student": {"path": str(ROOT / "examples/bases/student")}}],
-        "evaluation": {"decoding": {"max_tokens": 4}, "cache": False},
+        "evaluation": {"decoding": {"max_tokens": 4}},
     }
 
     def grown() -> tuple[dict[str, Any], dict[str, Any]]:

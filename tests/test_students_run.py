@@ -47,7 +47,7 @@ CONFIG: dict[str, Any] = {
             "students": {"tiny": {"model": {"init": {"hidden_size": 32, "num_layers": 1}}}},
         }
     ],
-    "evaluation": {"decoding": {"max_tokens": 4}, "cache": False},
+    "evaluation": {"decoding": {"max_tokens": 4}},
 }
 TINY = {
     "gen-0-tiny/student-base",

@@ -68,7 +68,7 @@ CONFIG = {
     "selection": {"budget": {"n": 20}, "arms": ["naive", "trust", "ground_truth"]},
     "student": {"epochs": 1, "global_batch_size": 4, "learning_rate": 1e-2, "gradient_checkpointing": False},
     "generations": [{"student": {"path": BASE}}],
-    "evaluation": {"decoding": {"max_tokens": 4}, "cache": False},
+    "evaluation": {"decoding": {"max_tokens": 4}},
 }
 STAGE = "gen-0/student-trust"
 

@@ -31,7 +31,6 @@ CONFIG = {
     "teacher": {"model": TEACHER},
     "selection": {"budget": {"n": 10}, "arms": ["naive", "trust", "ground_truth"]},
     "student": {"preset": "scratch", "epochs": 1},
-    "evaluation": {"cache": False},
 }
 ARMS = {"naive", "trust", "ground_truth"}
 
