@@ -258,8 +258,9 @@ class Guarded(Trainer):
         try:
             super()._save_checkpoint(model, trial)
         except (OSError, RuntimeError, SafetensorError) as error:  # writers hide the disk's own errors
-            reason = str(error).partition("\n")[0]
+            step, folder, reason = self.state.global_step, self.args.output_dir, str(error).partition("\n")[0]
+            shutil.rmtree(f"{folder}/checkpoint-{step}", ignore_errors=True)
             raise OSError(
-                f"the checkpoint of step {self.state.global_step} was not saved to {self.args.output_dir}: {reason}; "
+                f"the checkpoint of step {step} was not saved to {folder}: {reason}; "
                 "if the disk is full, make room there; the checkpoint before is kept"
             ) from error

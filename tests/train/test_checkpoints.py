@@ -1,9 +1,8 @@
-"""Checkpoints: by time, sealed when complete, one kept; a full disk, SIGTERM and a loss that is not finite."""
+"""Checkpoints: by time, sealed when complete, one kept; a full disk and a loss that is not finite."""
 
 import errno
 import json
 import pickle
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -161,20 +160,6 @@ def test_a_full_disk_names_the_step_and_the_last_good_checkpoint_stays(
     partial = Partial(case.directory / "full", "")
     assert partial.last_checkpoint == str(partial.checkpoints / "checkpoint-3")
     assert equal(case.train("full"), straight)
-
-
-def test_rows_are_read_from_a_file_whose_folder_is_gone(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    (case.directory / "tmp").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(case.directory / "tmp"))
-    left: list[Path] = []
-
-    def looking(*args: Any) -> torch.Tensor:
-        left.extend((case.directory / "tmp").glob("rows-*"))
-        return compute_completion_loss(*args)
-
-    monkeypatch.setattr(train.sft, "compute_completion_loss", looking)
-    case.train("out")
-    assert not left, "a killed training leaves its rows in the folder"
 
 
 def test_a_step_takes_the_last_reading_of_the_lease_and_a_save_reads_anew(

@@ -19,7 +19,7 @@ from curation.models import create, load_model, load_tokenizer
 from curation.models.dtypes import resolve_compute_dtype
 from curation.refs import ModelRef, TableRef
 from train.dpo import make_reference
-from train.grpo import _make_arguments, _prepare_policy
+from train.grpo import _make_arguments
 from train.models import load_base, make_trainable, read_saved
 from train.sft import collate, compute_completion_loss, fine_tune
 from train.tokens import Pair, tokenize
@@ -72,9 +72,9 @@ def test_references_and_the_engines_type_are_those_of_the_computation(base: Mode
     recipe = GrpoConfig(**HALF)
     made = _make_arguments(recipe, base, num_steps=1, seed=0, work=tmp_path)
     assert made.bf16 and made.model_init_kwargs is not None and made.model_init_kwargs["dtype"] == "bfloat16"
-    assert dtypes(_prepare_policy(base, recipe, tmp_path), trained=True) == {torch.float32}
+    assert dtypes(load_base(base, recipe), trained=True) == {torch.float32}
     adapter = recipe.model_copy(update={"lora": SftConfig(**LORA).lora})
-    assert dtypes(_prepare_policy(base, adapter, tmp_path), trained=True) == {torch.bfloat16}  # TRL adds the adapter
+    assert dtypes(load_base(base, adapter), trained=True) == {torch.bfloat16}  # TRL adds the adapter
 
 
 def rows(path: Path) -> tuple[TableRef, list[Pair]]:
