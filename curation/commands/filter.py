@@ -107,7 +107,7 @@ def look(config: FilterConfig) -> Shown:
             f"waiting: {waiting['rows']:,} rows in {len(files):,} new files "
             f"({', '.join(waiting['files'][:3])}{more}); `curate filter` adds them"
         )
-    written = content and {name: content[name] for name in ("cut", "superseded", "rows", "kept", "rounds")}
+    written = content and {name: content[name] for name in ("cut", "rows", "kept", "rounds")}
     return Shown(
         config=config,
         home=home,

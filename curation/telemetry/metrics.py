@@ -105,7 +105,8 @@ class Telemetry:
 
     def tell_shift(self, shift: JsonView) -> None:
         """Set the gauges of a two-sample test (``curation.metrics.shift.Shift`` as JSON), except missing values."""
-        foreign = shift["foreign"]["share"]["low"] if shift["foreign"] else None
+        tests = (shift["foreign"], shift.get("passing"))
+        foreign = max((test["share"]["low"] for test in tests if test), default=None)
         values = (shift["auc"]["value"], shift["auc"]["low"], foreign)
         for meter, value in zip((SHIFT_AUC, SHIFT_AUC_LOW, FOREIGN_SHARE_LOW), values, strict=True):
             if value is not None:

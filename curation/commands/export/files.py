@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from curation.errors import ExportError
 from curation.json_types import Json, JsonView
 from curation.refs import ModelRef
-from curation.report.headline import format_duration, format_points, make_environment
+from curation.report.headline import make_environment
 from curation.storage.digest import compute_sha256
 from curation.storage.files import exchange, open_to_readers, sync_folder, sync_tree
 from curation.storage.paths import Place, Remote, list_files, remove, require_reachable, to_place
@@ -127,9 +127,7 @@ def is_on_hub(model: ModelRef) -> bool:
 def load_template(name: str) -> Template:
     """Return a template of this folder, with the filters that all templates share."""
     made = make_environment("curation.commands.export", keep_trailing_newline=True)
-    made.filters.update(
-        share=format_share, number=format_metric, duration=format_duration, points=format_points, plain=format_setting
-    )
+    made.filters.update(share=format_share, plain=format_setting)
     return made.get_template(name)
 
 
@@ -139,14 +137,6 @@ def format_share(estimate: JsonView | None) -> str:
         return "not measured"
     value, low, high = (100 * estimate[name] for name in ("value", "low", "high"))
     return f"{value:.1f} % ({low:.1f} to {high:.1f}, n = {estimate['n']:,})"
-
-
-def format_metric(estimate: JsonView | None) -> str:
-    """Return a metric with its interval and number of rows."""
-    if estimate is None or estimate.get("value") is None:
-        return "not measured"
-    bounds = "" if estimate["low"] is None else f"{estimate['low']:.3f} to {estimate['high']:.3f}, "
-    return f"{estimate['value']:.3f} ({bounds}n = {estimate['n']:,})"
 
 
 def format_setting(value: object) -> str:

@@ -141,11 +141,6 @@ def _find_in_filter(output: Place, arm: str | None) -> Origin:
     if "cut" not in stages or not rounds:
         raise ReviewError(f"{output}: nothing is written yet; give the command of `curate filter` again")
     cut = stages["cut"]
-    if "by_label" in cut.outputs["threshold"]:
-        raise ReviewError(
-            f"{output}: each class has a cut of its own (keep.certified.per: label), so that there is no one cut to "
-            "judge; filter with per: all, or judge the rows of a run"
-        )
     function = cut.inputs["function"]
     if arm not in (None, function):
         raise ReviewError(f"--arm {arm}: {output} is the output of a filter, which ranks by {function}; leave it out")

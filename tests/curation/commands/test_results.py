@@ -233,19 +233,18 @@ def test_the_data_set_loads_with_the_rows_and_the_numbers_of_the_run(run: Path, 
     purity = next(arm["purity"] for arm in numbers["arms"] if arm["name"] == "trust")
     value, low, high = (100 * purity[name] for name in ("value", "low", "high"))
     for words in (
-        f"| purity: right labels among them | {value:.1f} % ({low:.1f} to {high:.1f}, n = {purity['n']}) |",
-        f"chose from | {NUM}; right labels among them: 50.0 % (40.0 to 60.0, n = {NUM}) |",
+        f"| right labels among the rows | {value:.1f} % ({low:.1f} to {high:.1f}, n = {purity['n']}) |",
+        f"| right labels in the pool | 50.0 % (40.0 to 60.0, n = {NUM}) |",
         "| weak teacher | `scripted` |",
-        "10 rows\nthat a weak teacher labelled and",
+        "10 rows\nthat a weak teacher labelled.",
         "`prompt` and `completion` are what TRL's SFTTrainer trains on.",
-        "curate run small.yaml",
     ):
         assert words in card.text, words
     told = json.loads((out / "rows.json").read_text())
-    assert told["selection"]["purity"] == purity and [*told["rows"]["files"]] == ["data/train-00000-of-00001.parquet"]
+    assert told["numbers"]["purity"] == purity and [*told["files"]] == ["data/train-00000-of-00001.parquet"]
     assert "has an earlier export" in curate(run, "-o", out, code=2)
     curate(run, "-o", out, "--force", "--arm", "naive")
-    assert json.loads((out / "rows.json").read_text())["rows"]["arm"] == "naive"
+    assert json.loads((out / "rows.json").read_text())["arm"]["name"] == "naive"
 
 
 @pytest.mark.parametrize("package", ["pandas", "polars", "duckdb"])

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,8 +13,7 @@ from curation.commands.plan import make_plan
 from curation.config.filter import FilterConfig
 from curation.config.load import load_filter
 from curation.errors import BudgetError, ClusterError, SourceError
-from curation.filter import described
-from curation.filter.described import choose_pooled, describe
+from curation.filter.described import describe
 from curation.filter.opened import look
 from curation.filter.package.folder import TrustPackage, copy_package
 from curation.filter.run import run_filter
@@ -83,14 +81,6 @@ def test_a_rule_that_no_cut_can_follow_is_refused_by_plan_and_filter(package: Tr
             with pytest.raises(error, match=message):
                 begin(config)
         assert not to_place(config.directory / "manifest.json").exists()
-
-
-def test_the_newest_rounds_are_pooled_up_to_a_number_of_rows(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(described, "MAX_ROWS", 300)
-    sizes = {"0000": 10, "0001": 120, "0002": 180, "0003": 120, "0004": 500}
-    rounds = [SimpleNamespace(name=name, num_rows=num_rows) for name, num_rows in sizes.items()]
-    found = [choose_pooled(rounds[:number]) for number in range(1, 6)]  # type: ignore[arg-type]
-    assert found == [["0000"], ["0000", "0001"], ["0001", "0002"], ["0002", "0003"], ["0004"]]
 
 
 def test_labels_depend_on_the_package_and_not_on_where_or_how_its_teacher_runs(package: TrustPackage, tmp_path: Path):
