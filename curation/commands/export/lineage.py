@@ -6,6 +6,7 @@ from curation.arms import ARMS
 from curation.cluster.versions import find_versions
 from curation.commands.export.run import Student
 from curation.json_types import Json, JsonView
+from curation.refs import ModelRef
 from curation.report.headline import describe_results
 from curation.report.rules import STOP
 
@@ -30,7 +31,7 @@ def make_lineage(student: Student, command: str) -> Json:
         "generation": student.generation,
         "domain": student.config.domain.model_dump(mode="json"),
         "sources": {name: source.path for name, source in student.config.sources.items()},
-        "teacher": selected.inputs["teacher"] or {"base": student.config.teacher.backend},
+        "teacher": selected.inputs["teacher"] or ModelRef(base=student.config.teacher.backend).to_json(),
         "selection": {**selected.outputs["arms"][student.arm], "budget": selected.outputs["budget"]},
         "guarantee": _describe_guarantee(student, selected.outputs["budget"], generation),
         "verdict": verdict,

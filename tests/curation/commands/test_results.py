@@ -77,8 +77,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ids = io.read(TableRef.from_json(files["table"]), ["row_id"])["row_id"].to_pylist()
         share = sum(made.right[row_id] for row_id in ids) / len(ids)
         purity = {"value": share, "low": max(0.0, share - 0.2), "high": min(1.0, share + 0.2), "n": len(ids)}
-        arms.append({"name": arm, "num_selected": len(ids), "purity": purity})
+        arms.append({"name": arm, "num_selected": len(ids), "purity": purity, "accuracy": None})
     numbers = {
+        "base": None, "student_base": None, "decodings": None, "budget_is_oracle": False,
         "judged": None, "arms": arms, "students": [], "guarantee": None, "num_pool": NUM, "trust": {},
         "teacher": {"test": None, "pool": {"value": 0.5, "low": 0.4, "high": 0.6, "n": NUM}},
     }  # fmt: skip
