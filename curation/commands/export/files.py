@@ -127,7 +127,7 @@ def is_on_hub(model: ModelRef) -> bool:
 def load_template(name: str) -> Template:
     """Return a template of this folder, with the filters that all templates share."""
     made = make_environment("curation.commands.export", keep_trailing_newline=True)
-    made.filters.update(share=format_share, plain=format_setting)
+    made.filters["share"] = format_share
     return made.get_template(name)
 
 
@@ -137,12 +137,3 @@ def format_share(estimate: JsonView | None) -> str:
         return "not measured"
     value, low, high = (100 * estimate[name] for name in ("value", "low", "high"))
     return f"{value:.1f} % ({low:.1f} to {high:.1f}, n = {estimate['n']:,})"
-
-
-def format_setting(value: object) -> str:
-    """Return a setting as text: mappings as ``key value`` pairs, nothing as ``none``."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {format_setting(item)}" for key, item in value.items()) or "none"
-    if isinstance(value, list | tuple):
-        return ", ".join(format_setting(item) for item in value) or "none"
-    return "none" if value is None else str(value)

@@ -1,7 +1,6 @@
 """Exports in the format of the Hugging Face Hub: a student with its model card, and an arm's rows as a data set."""
 
 import json
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -143,8 +142,6 @@ def _make_front_matter(lineage: JsonView) -> ModelCardData:
         metric_type="accuracy",
         metric_value=None if accuracy is None else accuracy["value"],
     )
-    sources = map(str, lineage["sources"].values())
-    links = [re.match(r"(?:hf://|https://huggingface\.co/)datasets/([\w.-]+/[\w.-]+)", path) for path in sources]
     return ModelCardData(
         base_model=base["base"] if base["on_hub"] else None,
         base_model_relation=("adapter" if is_adapter else "finetune") if base["on_hub"] else None,
@@ -157,7 +154,6 @@ def _make_front_matter(lineage: JsonView) -> ModelCardData:
             lineage["arm"]["name"],
             *(["lora"] if is_adapter else []),
         ],
-        datasets=sorted({link[1] for link in links if link}) or None,  # sources that are read from the hub
         model_name=name,
         eval_results=None if accuracy is None else [result],
     )
