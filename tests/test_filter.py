@@ -338,11 +338,6 @@ def test_inputs_that_do_not_fit_are_refused_with_both_values(grown, package, tmp
             go(using.uri, pool, at, {"n": 2}, *overrides)
 
     refused(PackageError, "backend scripted, and teacher.backend is transformers", "teacher.backend=transformers")
-    refused(
-        PackageError,
-        r"completions .*no idea.*, and teacher.scripted has \(' 7',\)",
-        "teacher.scripted.completions=[' 7']",
-    )
     refused(PackageError, "backend scripted, which has no weights", f"teacher.model.path={package.uri}")
     refused(SourceError, r"a\.jsonl: has no column 'text' \(it has: problem, url", "pool.columns=[text]")
     with pytest.raises(RunDirError, match=f"digest {package.digest}, and {other.uri} has {other.digest}"):

@@ -184,8 +184,7 @@ def check_keep(keep: KeepConfig, package: TrustPackage, num_rows: int) -> None:
     if keep.certified is not None:
         read_certifying_rows(keep.certified, package)
     elif keep.threshold is None:
-        of = f"the pool's {num_rows:,} rows"
-        _count_wanted(keep, num_rows, num_rows, some=of, readable=of)
+        _count_wanted(keep, num_rows, num_rows)
 
 
 def decide(
@@ -225,9 +224,7 @@ def decide(
         counted = Pool(num_rows=labelled, scores=pool, seed=derive(seed, "risk"), **graded)
         risk, lowest = _compute_certified(keep.certified, counted)
     else:
-        of = f"{labelled + dropped:,} labelled rows"
-        readable = f"the {scored + dropped:,} of {of} that have a label that can be read"
-        wanted = _count_wanted(keep, labelled + dropped, scored + dropped, some=of, readable=readable)
+        wanted = _count_wanted(keep, labelled + dropped, scored + dropped)
         short = max(0, wanted - scored)
         bound = pool.bound(wanted - short, seed)
     bound = bound or Bound(score=lowest, tie=ALL_TIES, seed=0, num_selected=0)
@@ -244,15 +241,18 @@ def decide(
     )
 
 
-def _count_wanted(keep: KeepConfig, labelled: int, scored: int, *, some: str, readable: str) -> int:
-    """Return how many rows ``keep`` requests; both counts include dropped rows, ``some`` and ``readable`` name them."""
+def _count_wanted(keep: KeepConfig, labelled: int, scored: int) -> int:
+    """Return how many rows ``keep`` requests of those that are or may be labelled; both counts include dropped rows."""
     wanted = keep.n or count_share(keep.share or 0.0, labelled)
     if wanted < 1:
         raise BudgetError(
-            f"keep.share: nothing is written: {keep.share} of {some} is less than one; give a larger share"
+            f"keep.share: nothing is written: {keep.share} of {labelled:,} rows is less than one; give a larger share"
         )
     if wanted > scored:
-        raise BudgetError(f"keep.{keep.rule}: {wanted:,} rows are more than {readable}; keep fewer")
+        raise BudgetError(
+            f"keep.{keep.rule}: {wanted:,} rows are more than the {scored:,} of {labelled:,} that can have a readable "
+            "label; keep fewer"
+        )
     return wanted
 
 

@@ -77,7 +77,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ids = io.read(TableRef.from_json(files["table"]), ["row_id"])["row_id"].to_pylist()
         share = sum(made.right[row_id] for row_id in ids) / len(ids)
         purity = {"value": share, "low": max(0.0, share - 0.2), "high": min(1.0, share + 0.2), "n": len(ids)}
-        arms.append({"name": arm, "num_selected": len(ids), "purity": purity, "accuracy": None})
+        arms.append({"name": arm, "num_selected": len(ids), "num_unparsed": 0, "purity": purity, "accuracy": None})
     numbers = {
         "base": None, "student_base": None, "decodings": None, "budget_is_oracle": False,
         "judged": None, "arms": arms, "students": [], "guarantee": None, "num_pool": NUM, "trust": {},
@@ -272,7 +272,7 @@ def test_rows_without_numbers_say_so(run: Path, tmp_path: Path) -> None:
     copy = changed(run, tmp_path, "gen-0/numbers")
     assert "has no numbers of these rows" in curate(copy, "-o", tmp_path / "out")
     text = (tmp_path / "out/README.md").read_text()
-    assert "| purity: right labels among them | not measured |" in text
+    assert "| right labels among the rows | not measured |" in text
     assert "Nobody knows how many of the labels are right" in text
 
 

@@ -68,8 +68,8 @@ def test_a_rule_that_no_cut_can_follow_is_refused_by_plan_and_filter(package: Tr
     rows = pa.table({"raw": pa.array([0.5], pa.float32()), "correct": pa.array([True])})
     pq.write_table(rows, tmp_path / "graded.parquet")
     for keep, error, message in (
-        ({"n": 41}, BudgetError, "keep.n: 41 rows are more than the pool's 40 rows; keep fewer"),
-        ({"share": 0.01}, BudgetError, "keep.share: nothing is written: 0.01 of the pool's 40 rows is less than one"),
+        ({"n": 41}, BudgetError, "keep.n: 41 rows are more than the 40 of 40 that can"),
+        ({"share": 0.01}, BudgetError, "keep.share: nothing is written: 0.01 of 40 rows is less than one"),
         (
             {"certified": {"alpha": 0.1, "calibration": str(tmp_path / "graded.parquet")}},
             SourceError,

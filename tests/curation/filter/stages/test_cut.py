@@ -80,7 +80,7 @@ def test_dropped_rows_count_in_a_share_and_may_leave_too_few(tmp_path):
     assert (found.num_labelled, found.num_dropped, found.num_scored) == (30, 70, 25)
     found = decide(tables, "trust", KeepConfig(n=28), None, seed=0)
     assert sorted(passing(tables, found.threshold)) == list(range(70, 95)) and found.num_short == 3
-    with pytest.raises(BudgetError, match="96 rows are more than the 95 of 100 labelled rows"):
+    with pytest.raises(BudgetError, match="96 rows are more than the 95 of 100 that can have a readable label"):
         decide(tables, "trust", KeepConfig(n=96), None, seed=0)
 
 
@@ -132,7 +132,7 @@ def test_calibration_rows_without_a_grade_are_refused(tmp_path):
 
 def test_more_rows_than_have_a_score_are_refused(pool):
     tables = pool[0]
-    with pytest.raises(BudgetError, match=r"keep\.n: 4,900 rows are more than the 3,\d+ of 4,\d+ labelled rows"):
+    with pytest.raises(BudgetError, match=r"keep\.n: 4,900 rows are more than the 3,\d+ of 4,\d+ that can have"):
         decide(tables, "trust", KeepConfig(n=4900), None, seed=0)
     with pytest.raises(BudgetError, match=r"keep\.share: nothing is written: 0\.0001 of 4,\d+ labelled rows is less"):
         decide(tables, "trust", KeepConfig(share=0.0001), None, seed=0)
