@@ -54,7 +54,7 @@ def test_secrets_around_a_run_are_nowhere(tmp_path: Path) -> None:
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sums(600)))
     settings = {
         "domain": "math",
-        "tracking": {"mlflow": True},
+        "tracking": {"mlflow": "ours"},
         "splits": {"source": {"rows": 300}, "pool": {"rows": 200}},
         "teacher": {"scripted": {"completions": [" \\boxed{1}", " \\boxed{2}"]}},
         "selection": {"arms": ["naive", "trust"]},

@@ -4,18 +4,17 @@ from curation.config.base import Section
 
 
 class TrackingConfig(Section):
-    """Experiment trackers to which a finished run is written; by default none.
+    """Experiment trackers to which a finished run is written, e.g. ``{mlflow: my-project}``; by default none.
 
-    Where they are, and what a run belongs to there, is said by their own environment variables, on the driver's node.
+    Where they are is said by their own environment variables, on the driver's node.
     """
 
-    mlflow: bool = False
-    """MLflow: ``MLFLOW_TRACKING_URI`` and ``MLFLOW_EXPERIMENT_NAME``, by default ``trust-curation``."""
-    wandb: bool = False
-    """Weights & Biases: ``wandb login``, ``WANDB_ENTITY``, ``WANDB_MODE``, ``WANDB_PROJECT``, by default
-    ``trust-curation``."""
+    mlflow: str | None = None
+    """Experiment of MLflow to which the run belongs. ``MLFLOW_TRACKING_URI`` is the server or store."""
+    wandb: str | None = None
+    """Project of Weights & Biases to which the run belongs. The key is from ``wandb login`` or ``WANDB_API_KEY``;
+    ``WANDB_ENTITY`` is a team, ``WANDB_MODE=offline`` keeps the run for ``wandb sync``."""
 
-    @property
-    def given(self) -> list[str]:
-        """The names of the trackers, which are those of their packages too."""
-        return [name for name, is_on in self if is_on]
+    def given(self) -> dict[str, str]:
+        """Return the project by tracker, whose name is that of its package too."""
+        return {name: project for name, project in self if project is not None}

@@ -1,7 +1,6 @@
 """Publishing of a finished run to MLflow and Weights & Biases, whose errors are reported and never fail the run."""
 
 import importlib.util
-import os
 import re
 import threading
 import time
@@ -18,8 +17,6 @@ from curation.storage.paths import Place
 
 SECONDS = 120.0
 """Time limit of a tracker, since some clients retry an unreachable server forever."""
-PROJECT = "trust-curation"
-"""Experiment of MLflow and project of W&B if their environment variables name none."""
 ID_TAG = "curation.id"
 NUM_PARAMS, NUM_METRICS = 100, 900
 """Maximum numbers of parameters and metrics per request: MLflow's servers accept 100 parameters, and 1,000 in all."""
@@ -49,7 +46,7 @@ class TrackedRun:
 
 def require(config: TrackingConfig) -> None:
     """Refuse trackers whose packages are not installed."""
-    for name in config.given:
+    for name in config.given():
         found = importlib.util.find_spec(name)
         if found is None or found.origin is None:  # a plain folder, such as the one that W&B creates
             raise ConfigError(
@@ -60,19 +57,19 @@ def require(config: TrackingConfig) -> None:
 
 def publish_report(config: TrackingConfig, report: JsonView, directory: Place) -> Iterator[str]:
     """Publish the report of the run in a directory to each tracker; yield a sentence for each tracker that failed."""
-    if config.given:
+    if config.given():
         files = {name: (directory / name).read_text() for name in ("report.html", "report.json")}
         yield from publish(config, make_entry(report, str(directory), files))
 
 
 def publish(config: TrackingConfig, entry: TrackedRun) -> Iterator[str]:
     """Publish an entry to each tracker; yield a sentence for each that failed, or timed out and is abandoned."""
-    for name in config.given:
+    for name, project in config.given().items():
         problems: list[str] = []
 
-        def log(name: str = name, problems: list[str] = problems) -> None:
+        def log(name: str = name, project: str = project, problems: list[str] = problems) -> None:
             try:
-                TRACKERS[name](entry)
+                TRACKERS[name](project, entry)
             except Exception as error:  # a client of another project, its server, the network: none may cost the run
                 problems.append(f"{type(error).__name__}: {format_error(error)}")
 
@@ -156,7 +153,7 @@ def iter_leaves(value: object, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, str(value)
 
 
-def log_to_mlflow(entry: TrackedRun) -> None:
+def log_to_mlflow(project: str, entry: TrackedRun) -> None:
     """Write an entry as a finished run: settings as parameters, curves by step, the report as artifacts."""
     from mlflow.entities import Metric, Param
     from mlflow.tracking import MlflowClient
@@ -164,9 +161,9 @@ def log_to_mlflow(entry: TrackedRun) -> None:
     def named(text: str) -> str:
         return re.sub(r"[^\w.\- :/]", "_", text)  # MLflow takes no other characters
 
-    client, name = MlflowClient(), os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-    experiment = client.get_experiment_by_name(name)
-    where = client.create_experiment(name) if experiment is None else experiment.experiment_id
+    client = MlflowClient()
+    experiment = client.get_experiment_by_name(project)
+    where = client.create_experiment(project) if experiment is None else experiment.experiment_id
     before = client.search_runs([where], f"tags.`{ID_TAG}` = '{entry.id}'", max_results=1)
     tags = {named(f"curation.{name}"): value for name, value in entry.tags.items()}
     run = before[0] if before else client.create_run(where, run_name=entry.name, tags={ID_TAG: entry.id, **tags})
@@ -185,12 +182,12 @@ def log_to_mlflow(entry: TrackedRun) -> None:
     client.set_terminated(run_id)
 
 
-def log_to_wandb(entry: TrackedRun) -> None:
+def log_to_wandb(project: str, entry: TrackedRun) -> None:
     """Write an entry as a finished run: curves in the history, a row a step, numbers in the summary, the report."""
     import wandb
 
     run = wandb.init(
-        project=os.environ.get("WANDB_PROJECT", PROJECT),
+        project=project,
         id=entry.id,
         resume="allow",
         name=entry.name,
@@ -214,5 +211,5 @@ def log_to_wandb(entry: TrackedRun) -> None:
     run.finish()
 
 
-TRACKERS: dict[str, Callable[[TrackedRun], None]] = {"mlflow": log_to_mlflow, "wandb": log_to_wandb}
+TRACKERS: dict[str, Callable[[str, TrackedRun], None]] = {"mlflow": log_to_mlflow, "wandb": log_to_wandb}
 """Functions that write an entry, which replaces the one with the same id, by the tracker's package."""

@@ -84,7 +84,7 @@ def test_no_tracker_unless_named():
 
 @pytest.mark.parametrize("name", [name for name in ("mlflow", "wandb") if not installed(name)])
 def test_a_missing_package_is_refused_with_its_extra_and_fails_no_run(name: str):
-    config = TrackingConfig.model_validate({name: True})
+    config = TrackingConfig.model_validate({name: "ours"})
     with pytest.raises(ConfigError, match=rf'tracking.{name}: .* pip install "trust-curation\[{name}\]"'):
         tracking.require(config)
     (problem,) = tracking.publish(config, ENTRY)
@@ -95,8 +95,7 @@ def test_a_missing_package_is_refused_with_its_extra_and_fails_no_run(name: str)
 def mlflow_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrackingConfig:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path / 'mlruns'}")
-    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "ours")
-    return TrackingConfig(mlflow=True)
+    return TrackingConfig(mlflow="ours")
 
 
 @needs("mlflow")
@@ -127,7 +126,7 @@ def test_a_server_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     began = time.monotonic()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    (problem,) = tracking.publish(TrackingConfig(mlflow=True), ENTRY)
+    (problem,) = tracking.publish(TrackingConfig(mlflow="ours"), ENTRY)
     assert problem.startswith("tracking.mlflow failed (") and "Connection refused" in problem and "\n" not in problem
     assert time.monotonic() - began < 60
 
@@ -137,7 +136,7 @@ def test_a_tracker_that_takes_too_long_is_left(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tracking, "SECONDS", 1.0)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "7")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    (problem,) = tracking.publish(TrackingConfig(mlflow=True), ENTRY)
+    (problem,) = tracking.publish(TrackingConfig(mlflow="ours"), ENTRY)
     assert "no end after 1 s" in problem
 
 
@@ -146,7 +145,7 @@ def test_wandb_offline_keeps_the_run_for_a_later_sync(tmp_path: Path):
     script = (
         "import json; from curation.extras.tracking import publish as tracking;"
         "from curation.extras.tracking.config import TrackingConfig; from test_tracking import ENTRY;"
-        "config = TrackingConfig(wandb=True);"
+        "config = TrackingConfig(wandb='ours');"
         "print(json.dumps(list(tracking.publish(config, ENTRY))))"
     )
     paths = [Path(__file__).parents[4], Path(__file__).parent, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -225,7 +224,7 @@ def test_a_whole_run_is_tracked_and_a_dead_server_does_not_fail_it(
         "splits": {"source": {"from": "sums", "rows": 60}, "pool": {"from": "sums"}, "audit": True},
         "teacher": {"backend": "scripted", "scripted": {"completions": [" \\boxed{1}", " \\boxed{2}"]}},
         "selection": {"budget": {"n": 20}, "arms": ["naive", "internal_confidence"]},
-        "tracking": {"mlflow": True},
+        "tracking": {"mlflow": "ours"},
     }
     config = RunConfig.model_validate(raw)
     content = run_chain(config)
