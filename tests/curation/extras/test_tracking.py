@@ -155,7 +155,6 @@ def test_wandb_offline_keeps_the_run_for_a_later_sync(tmp_path: Path):
             **os.environ,
             "WANDB_DIR": str(tmp_path),
             "WANDB_MODE": "offline",
-            "WANDB_PROJECT": "ours",
             "PYTHONPATH": os.pathsep.join(map(str, paths)),
         },
         capture_output=True,
