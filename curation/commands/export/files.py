@@ -127,7 +127,7 @@ def is_on_hub(model: ModelRef) -> bool:
 def load_template(name: str) -> Template:
     """Return a template of this folder, with the filters that all templates share."""
     made = make_environment("curation.commands.export", keep_trailing_newline=True)
-    made.filters["share"] = format_share
+    made.filters.update(share=format_share, number=format_metric)
     return made.get_template(name)
 
 
@@ -137,3 +137,11 @@ def format_share(estimate: JsonView | None) -> str:
         return "not measured"
     value, low, high = (100 * estimate[name] for name in ("value", "low", "high"))
     return f"{value:.1f} % ({low:.1f} to {high:.1f}, n = {estimate['n']:,})"
+
+
+def format_metric(estimate: JsonView | None) -> str:
+    """Return a metric with its interval and number of rows."""
+    if estimate is None or estimate.get("value") is None:
+        return "not measured"
+    bounds = "" if estimate["low"] is None else f"{estimate['low']:.3f} to {estimate['high']:.3f}, "
+    return f"{estimate['value']:.3f} ({bounds}n = {estimate['n']:,})"
