@@ -161,12 +161,11 @@ def ours(tables: Tables, target: Path, scratch: Path) -> None:
         examples=tables.pool,
         rows=tables.rows,
         threshold=found.threshold,
-        rows_per_file=ROWS_PER_FILE,
         function=FUNCTION,
         output=str(target),
         form="parquet",
     )
-    stage.write("part", scratch / "notes")
+    stage.write("part")
 
 
 def with_prompts(rows: pa.Table) -> pa.Table:

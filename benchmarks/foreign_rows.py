@@ -6,7 +6,6 @@ deviations away in another direction, and further along the first, so they look 
 right. The 25 % most trusted of 1,000 pool rows are kept. Counted for each share of foreign rows:
 
 - ``filter``: alarms of a filter (exit code 3), by all rows or by rows that pass the cut;
-- ``daily``: the same at the last of ten rounds with 100 rows each;
 - ``verdict``: verdicts of a run with the finding ``shift``, by all rows or by rows that pass the cut;
 - ``foreseen``: runs with a finding of any rule, or an expected purity of the kept rows within the predicted interval.
 """
@@ -19,7 +18,7 @@ import numpy as np
 from scipy.special import expit
 
 from curation.arrays import Bools, Floats
-from curation.filter.stages.kept_shift import Rows, compare
+from curation.filter.stages.pool_shift import Rows, compare
 from curation.metrics import compute_proportion
 from curation.metrics.foreign import compute_distances, count_passing
 from curation.metrics.shift import compare_samples
@@ -30,7 +29,7 @@ from curation.stages.shift import describe_foreign
 from curation.trust.calibration import fit_calibration
 
 SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5)
-NUM_LABELLED, NUM_POOL, NUM_DAYS, KEPT = 1000, 1000, 10, 0.25
+NUM_LABELLED, NUM_POOL, KEPT = 1000, 1000, 0.25
 NUM_DIMENSIONS, OFF, RIGHT_OF_FOREIGN = 16, 6.0, 0.2
 STEPS, RATE = 200, 1.0
 
@@ -80,12 +79,8 @@ def simulate(share: float, rng: np.random.Generator) -> set[str]:
     source = Rows(held.states_ND, raw_K)
     shift = compare_samples(held.states_ND, pool.states_ND, seed=seed)
     found = set()
-    if shift.alarm or compare(source, Rows(pool.states_ND, raw_M), raw_K, least, ("0000",), seed=seed)["alarm"]:
+    if compare(source, Rows(pool.states_ND, raw_M), least, seed=seed)["alarm"]:
         found.add("filter")
-    days = tuple(map(str, range(NUM_DAYS)))
-    newest = compare_samples(held.states_ND, pool.states_ND[-NUM_POOL // NUM_DAYS :], seed=seed)
-    if newest.alarm or compare(source, Rows(pool.states_ND, raw_M), raw_K, least, days, seed=seed)["alarm"]:
-        found.add("daily")
     passes_M = raw_M >= least
     distances = compute_distances(held.states_ND, pool.states_ND, np.random.default_rng(seed))
     passing = count_passing(distances, raw_K, raw_M, least)
@@ -130,7 +125,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    names = ("filter", "daily", "verdict", "foreseen")
+    names = ("filter", "verdict", "foreseen")
     print("| foreign | " + " | ".join(names) + " |\n| --- |" + " --- |" * len(names))
     for share in SHARES:
         found = count(share, args.runs, args.seed)

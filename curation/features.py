@@ -44,8 +44,6 @@ class Feature:
     """The heading of its part of the report."""
     is_on: bool = False
     """Whether a run whose configuration omits the feature's key has the feature, with the section's defaults."""
-    credentials: tuple[str, ...] = ()
-    """Keys of the section whose value may be a URL with a password, which is redacted in all output."""
     needs: tuple[str, ...] = ()
     """Names of the capabilities that a run must have (``curation.config.limits.CAPABILITIES``)."""
     problems: str | None = None

@@ -6,13 +6,20 @@
 import hmac
 import json
 import os
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from curation.arrays import Floats
 from curation.errors import ConfigError, RowError, SourceError
 from curation.filter.rows import RESULT, Filter
 from curation.json_types import Json
+from curation.metrics.shift import MIN_ROWS, Shift, compare_samples
+from curation.stages.shift import get_states, join_states
 from curation.telemetry import metrics
 from curation.telemetry.metrics import Telemetry
 
@@ -27,6 +34,52 @@ MAX_DEPTH = 32
 TOO_DEEP = f"lists and objects are nested more than {MAX_DEPTH} deep; flatten them"
 TOKEN = "CURATION_TOKEN"
 """Environment variable with the token of authorised clients."""
+
+
+class ShiftWatch:
+    """A watch that tests the newest rows of a stream against a sample of labelled rows.
+
+    ``reference`` has the sample's states by name, [N, D] (``TrustPackage.reference``). The ``window`` newest rows are
+    compared, each time that ``every`` rows are new; ``seed`` is that of the test's draws. A repeated row counts once:
+    equal rows in both halves of the test would look like a difference. Tests are repeated without end, so one p-value
+    below 5 % means little: an alarm should use lower bounds, of the AUC's interval (above 0.6 a classifier clearly
+    tells the two sets apart) and of the share of foreign rows. On an alarm, trust measured on labelled rows, and
+    certified cuts, may not hold (docs/operations.md).
+
+    Raises:
+        ValueError: there are no states to compare, or the numbers are too small for a test.
+    """
+
+    def __init__(self, reference: Mapping[str, Floats], *, window: int = 2000, every: int = 500, seed: int = 0) -> None:
+        if not reference:
+            raise ValueError("the trust function reads no hidden states, so there is nothing to watch")
+        if window < MIN_ROWS or every < 1:
+            raise ValueError(f"window {window}, every {every}: a test needs {MIN_ROWS} rows, and every is at least 1")
+        self._states = list(reference)
+        self._reference_ND = join_states(reference, self._states)
+        self._window, self._every, self._seed = window, every, seed
+        self._rows: OrderedDict[int, npt.NDArray[Any]] = OrderedDict()
+        self._num_new = 0
+        self.last: Shift | None = None
+        """Latest test, or ``None`` before the first."""
+
+    def add(self, answers: pa.Table) -> Shift | None:
+        """Add the teacher's answers to some rows, a labels table, and return a test if one is due, or else ``None``."""
+        healthy = answers.filter(answers["error"].is_null())
+        states_ND = join_states(get_states(healthy, self._states), self._states)
+        for row_id, state_D in zip(healthy["row_id"].to_pylist(), states_ND, strict=True):
+            if row_id in self._rows:
+                self._rows.move_to_end(row_id)
+                continue
+            self._rows[row_id] = state_D
+            self._num_new += 1
+            if len(self._rows) > self._window:
+                self._rows.popitem(last=False)
+        if self._num_new < self._every or len(self._rows) < MIN_ROWS:
+            return None
+        self._num_new = 0
+        self.last = compare_samples(self._reference_ND, np.stack(list(self._rows.values())), seed=self._seed)
+        return self.last
 
 
 class Replica:
@@ -48,8 +101,8 @@ class Replica:
     ) -> None:
         self._filter = Filter.load(package, teacher=teacher, allow_code=allow_code, anyway=anyway)
         found = self._filter.package
-        has_states = bool(found.description.sample.states)
-        self.watch = self._filter.watch(window=window, every=every) if has_states else None
+        how: Json = {"window": window, "every": every, "seed": found.description.made.seed}
+        self.watch = ShiftWatch(found.reference(), **how) if found.description.sample.states else None
         self._telemetry = Telemetry(run=found.description.made.run, stage="serve")
         self._filter.loaded  # noqa: B018 (load the weights before the first request)
 
@@ -91,7 +144,8 @@ class Replica:
     def answer(self, rows: list[Row]) -> list[Row]:
         """Return each row with its label and trust."""
         before = None if self.watch is None else self.watch.last
-        found = list(self._filter.score(rows, batch_rows=max(1, len(rows)), watch=self.watch))
+        tell = None if self.watch is None else self.watch.add
+        found = list(self._filter.score(rows, batch_rows=max(1, len(rows)), tell=tell))
         self._telemetry.add(metrics.ROWS_SERVED, len(found))
         for kind, number in Counter(RowError(row["error"]).kind for row in found if row["error"]).items():
             self._telemetry.add(metrics.ERROR_ROWS, number, kind=kind)

@@ -75,7 +75,7 @@ _STORE = """
     curate status s3://bucket/my-run
     curate doctor CONFIG --address ...
     curate export-student runs/my-run -o student | curate export-student RUN_DIR -o DIR
-    curate export-student s3://bucket/my-run --arm naive --generation 0 --merged -o s3://bucket/models/naive
+    curate export-student s3://bucket/my-run --arm naive --generation 0 -o s3://bucket/models/naive
     curate export-trust runs/my-run --generation 0 -o s3://bucket/trust/mine
     curate filter packages/chess 's3://bucket/pool/*.parquet' -o s3://bucket/filtered --keep 0.1
 """

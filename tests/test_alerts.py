@@ -50,7 +50,7 @@ def healthy(time: float) -> dict[tuple[str, str, str], float]:
             found |= {("commit_lag_seconds", STAGE, ""): time % 30, ("actors", STAGE, "running"): 1 - pending}
     if time >= 900:
         found |= {("shift_auc_low", "serve", ""): 0.5, ("foreign_share_low", "serve", ""): 0.0}
-        found |= {("shift_auc_low", "shift-0000", ""): 0.51, ("foreign_share_low", "kept-0000", ""): 0.004}
+        found |= {("shift_auc_low", "shift-0000", ""): 0.51, ("foreign_share_low", "shift-0000", ""): 0.004}
     return found
 
 
@@ -77,7 +77,7 @@ FAULTS: dict[str, Callable[[float], Values]] = {
     "ServedRowsHaveShifted": of(shift_auc_low__serve__=0.7),
     "ServedRowsAreForeign": of(foreign_share_low__serve__=0.05),
     "FilteredRowsHaveShifted": of(**{"shift_auc_low__shift-0000__": 0.7}),
-    "FilteredRowsAreForeign": of(**{"foreign_share_low__kept-0000__": 0.05}),
+    "FilteredRowsAreForeign": of(**{"foreign_share_low__shift-0000__": 0.05}),
     "DoNotUse": of(verdict__driver__=2.0),
 }
 

@@ -30,7 +30,7 @@ from curation.trust import load_fitted
 from tests import golden
 
 NUM_ROWS, NUM_MORE, BAD = 400, 200, (3, 77)
-SETTINGS = ("teacher.chunk_rows=64", "output.rows_per_file=16", "pool.columns=[url]", "ray.num_cpus=2")
+SETTINGS = ("teacher.chunk_rows=64", "pool.columns=[url]", "ray.num_cpus=2")
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def test_the_rows_of_the_top_share_are_written_once_with_their_columns(grown, pa
     assert told["errors"] == {"null_field": len(BAD)} and told["labelled"] == NUM_ROWS - len(BAD)
     assert told["unparsed"] == sum(label is None for label in found.labels)
     assert content["cut"]["lowest_trust"] == pytest.approx(min(rows["trust"].to_pylist()))
-    assert [file["rows"] for file in content["files"]] == [16, 16, num - 32]
+    assert sum(file["rows"] for file in content["files"]) == num and all(file["rows"] for file in content["files"])
 
 
 def test_the_cut_and_the_rows_are_those_on_record(grown):
@@ -191,28 +191,25 @@ def test_what_is_done_and_what_waits_is_told_without_ray(grown, package, tmp_pat
     kept = grown.second.content["rounds"][1]["kept"]
     first, *_, last = told("status", out).splitlines()
     assert first == f"{out}: not running" and last.startswith(f"cut {grown.second.content['cut']['id']} (share 0.1)")
-    assert f"200 labelled, 0 error rows; {kept} let in by cut" in told("status", out)
+    assert f"200 labelled, 0 error rows; {kept} pass cut" in told("status", out)
     settings = [part for key in SETTINGS for part in ("--set", key)]
     command = ("filter", package.uri, str(grown.pool), "-o", out, "--keep", "0.1", "--recut", *settings)
     planned = told(*command, "--plan")
     assert planned.startswith("pool: 600 rows in 2 files\n")
     assert "changed: rounds" in planned and "waits for cut" in planned
-    write_pool(grown.pool / "c.jsonl", 3)
-    assert f"waiting: 3 rows in 1 new files ({grown.pool / 'c.jsonl'})" in told("status", out)
     found = json.loads(told("status", out, "--json"))
-    assert found["waiting"]["rows"] == 3 and [item["kept"] for item in found["written"]["rounds"]][1] == kept
-    (grown.pool / "c.jsonl").unlink()
+    assert [item["kept"] for item in found["written"]["rounds"]][1] == kept
     files = sorted((grown.output / "data").iterdir())
     assert "label-0001" in told("inspect", out) and "200 rows" in told("inspect", out, "label-0001")
     told("clean", out, "--older-than", "0")
     assert sorted((grown.output / "data").iterdir()) == files
     nothing = told("status", out)
-    assert "has to run again" not in nothing and "waiting" not in nothing
+    assert "has to run again" not in nothing
 
 
 def test_new_files_pass_the_kept_cut_and_are_added(grown, package):
     content, first = grown.second.content, grown.first.content
-    assert content["cut"] == first["cut"] and content["cut"]["rounds"] == ["0000"] and content["superseded"] == []
+    assert content["cut"] == first["cut"] and content["cut"]["rounds"] == ["0000"]
     new = answers(package, ids_of(1, NUM_MORE))
     lowest = min(answers(package, healthy(0, NUM_ROWS, BAD)).raw_N[
         np.isin(healthy(0, NUM_ROWS, BAD), grown.rows["row_id"].to_numpy())
@@ -222,11 +219,11 @@ def test_new_files_pass_the_kept_cut_and_are_added(grown, package):
     rounds = {item["round"]: item for item in content["rounds"]}
     assert rounds["0000"] == first["rounds"][0]
     assert rounds["0001"]["rows"] == NUM_MORE and rounds["0001"]["kept"] == len(passing)
-    added = [file for file in content["files"] if file["rounds"] == ["0001"]]
+    added = [file for file in content["files"] if file["round"] == "0001"]
     assert sum(file["rows"] for file in added) == len(passing)
     assert set(grown.both["row_id"].to_pylist()) == set(grown.rows["row_id"].to_pylist()) | passing
     assert grown.both.num_rows == grown.rows.num_rows + len(passing)
-    assert [file for file in content["files"] if file["rounds"] == ["0000"]] == first["files"]
+    assert [file for file in content["files"] if file["round"] == "0000"] == first["files"]
 
 
 def test_a_recut_writes_everything_again_in_any_format_and_labels_nothing(grown, package):
@@ -239,7 +236,6 @@ def test_a_recut_writes_everything_again_in_any_format_and_labels_nothing(grown,
         assert ranks_in(rows) == everything.ranks(rows["row_id"].to_pylist())
         content = found.content
         assert content["cut"]["rule"] == {"n": n} and content["cut"]["rounds"] == ["0000", "0001"]
-        assert content["superseded"][-1]["id"] != content["cut"]["id"]
         named = {Path(file["path"]).name for file in content["files"]}
         assert {path.name for path in (grown.output / "data").iterdir()} == named
         for file in content["files"]:
@@ -315,8 +311,7 @@ def test_a_minority_of_foreign_rows_that_are_trusted_most_raises_the_alarm(local
     (item,) = found.content["rounds"]
     assert item["shift"]["auc"]["low"] < 0.6 and item["shift"]["alarm"]  # an AUC does not see it
     assert 0.05 < item["shift"]["foreign"]["share"]["value"] < 0.13
-    passing = item["foreign"]["passing"]
-    assert passing["share"]["value"] > 0.2 and item["foreign"]["alarm"]  # half of what is kept
+    assert item["shift"]["passing"]["share"]["value"] > 0.2  # half of what is kept
     assert "that pass the cut are unlike the labelled rows that pass it" in found.alarm
     shown = CliRunner().invoke(main, ["status", str(tmp_path / "out")])
     assert "round 0000: shift: ALARM: " in shown.output, shown.output
@@ -343,11 +338,6 @@ def test_inputs_that_do_not_fit_are_refused_with_both_values(grown, package, tmp
             go(using.uri, pool, at, {"n": 2}, *overrides)
 
     refused(PackageError, "backend scripted, and teacher.backend is transformers", "teacher.backend=transformers")
-    refused(
-        PackageError,
-        r"completions .*no idea.*, and teacher.scripted has \(' 7',\)",
-        "teacher.scripted.completions=[' 7']",
-    )
     refused(PackageError, "backend scripted, which has no weights", f"teacher.model.path={package.uri}")
     refused(SourceError, r"a\.jsonl: has no column 'text' \(it has: problem, url", "pool.columns=[text]")
     with pytest.raises(RunDirError, match=f"digest {package.digest}, and {other.uri} has {other.digest}"):

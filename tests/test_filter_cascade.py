@@ -24,10 +24,12 @@ from curation.filter.described import FilterInputs
 from curation.filter.opened import look, make_askings
 from curation.filter.package.folder import TrustPackage, load
 from curation.filter.run import Filtered, run_filter
-from curation.filter.stages.kept_shift import MeasurePoolShift
+from curation.filter.stages.cut import ThresholdCut
+from curation.filter.stages.pool_shift import ComparePool
 from curation.refs import TableRef
 from curation.registry import BACKENDS
 from curation.selection import Candidates
+from curation.selection.bound import Bound
 from curation.selection.top_n import TopN
 from curation.tables import io
 from curation.tables.schemas import get_state_column
@@ -196,10 +198,13 @@ def test_the_shift_test_compares_the_rows_that_pass_on_both_sides(tmp_path):
     for name in STATES:
         states = [row if kept else None for row, kept in zip(matrix(table, name), passes_N, strict=True)]
         columns[get_state_column(name)] = pa.array(states, pa.list_(pa.float32()))
+    columns |= {"label": ["1"] * len(table), "trust_raw": pa.nulls(len(table), pa.float32())}
     labels = io.write(pa.table(columns), str(tmp_path / "labels"))
-    how = {"name": "shift", "tables": {"0000": labels}, "package": "", "seed": 0, "uri": package.uri, "allow_code": ()}
-    assert not MeasurePoolShift(**how, gate=cut).measured().alarm
-    assert MeasurePoolShift(**how).measured().alarm  # the same rows beside all of the package's
+    threshold = ThresholdCut(column="trust_raw", bound=Bound(score=0.0, tie=0, seed=0, num_selected=0)).to_json()
+    how = {"name": "shift", "labels": labels, "examples": labels, "threshold": threshold, "function": "trust"}
+    how |= {"package": "", "seed": 0, "uri": package.uri, "allow_code": ()}
+    assert not ComparePool(**how, gate=cut).measure()["alarm"]
+    assert ComparePool(**how).measure()["alarm"]  # the same rows beside all of the package's
 
 
 def test_the_threshold_of_a_rule_by_trust_is_set_on_the_held_out_rows_of_that_trust(cascaded, tmp_path):

@@ -73,12 +73,12 @@ def test_a_process_that_keeps_dying_ends_the_pipeline(local_ray, tmp_path: Path)
 
     from curation.config.filter import FilterTeacherConfig
 
-    row_id = 11
-    package = tiny_package(tmp_path / "poison")
+    package, rows = tiny_package(tmp_path / "poison"), sums(20)
+    (row_id,), _ = Filter.load(package)._read_examples([rows[11]])
     script = {**package.description.ask.scripted.model_dump(), "poison_rows": [row_id]}
-    filtered = Filter.load(package, runs=FilterTeacherConfig(scripted=script), id_column="id")
-    table = pa.Table.from_pylist([{**row, "id": n} for n, row in enumerate(sums(20))])
+    filtered = Filter.load(package, runs=FilterTeacherConfig(scripted=script))
+    table = pa.Table.from_pylist(rows)
     with pytest.raises(Exception, match=r"(?i)actor.*died|ActorDiedError|ActorUnavailable"):
         filtered.map(ray.data.from_arrow(table)).materialize()
-    healthy = table.filter(pa.array([n != row_id for n in range(20)]))
+    healthy = table.filter(pa.array([n != 11 for n in range(20)]))
     assert filtered.map(ray.data.from_arrow(healthy)).count() == 19

@@ -50,7 +50,6 @@ def planned(local_ray: Any, tmp_path_factory: pytest.TempPathFactory):
     told["filter"] = curate("filter", path)
     told["done"] = curate("status", directory / "out")
     lines_of(directory / "pool" / "3.jsonl", NUM_NEW, 5)
-    told["waiting"] = curate("status", directory / "out")
     told["again"] = curate("plan", path, "--json", "--probe", 100)
     return directory, told
 
@@ -81,15 +80,13 @@ def test_only_new_files_are_drawn_and_forecast(planned):
 
 
 @pytest.mark.slow
-def test_the_status_tells_rounds_cut_and_files_that_wait(planned):
+def test_the_status_tells_rounds_and_cut(planned):
     directory, told = planned
     assert told["none"] == f"{directory / 'out'}: no filter here yet; `curate filter` starts it\n"
     home, *_ = told["done"].splitlines()
-    assert home == f"{directory / 'out'}: not running" and "waiting" not in told["done"]
-    assert "round 0000: 600 rows in 3 files, 600 labelled, 0 error rows; 60 let in by cut" in told["done"]
-    assert f"waiting: 150 rows in 1 new files ({directory / 'pool' / '3.jsonl'}); `curate filter`" in told["waiting"]
+    assert home == f"{directory / 'out'}: not running"
+    assert "round 0000: 600 rows in 3 files, 600 labelled, 0 error rows; 60 pass cut" in told["done"]
     found = json.loads(curate("status", directory / "out", "--json"))
-    assert found["waiting"] == {"files": [str(directory / "pool" / "3.jsonl")], "rows": NUM_NEW}
     assert found["written"]["kept"] == 60 and found["written"]["cut"]["rule"] == {"share": 0.1}
     assert found["driver"] is None and found["unknown"] is None
     (directory / "pool" / "0.jsonl").write_text("{}\n")

@@ -18,12 +18,15 @@ VARIABLES = (
     "GOOGLE_API_KEY", "DATABASE_URL", "ANYTHING",
 )  # fmt: skip
 TRACKER = """
+import os
+
 class MlflowClient:
-    def __init__(self, tracking_uri):
-        raise ConnectionError(f"cannot reach {tracking_uri}")
+    def __init__(self):
+        raise ConnectionError(f"cannot reach {os.environ['MLFLOW_TRACKING_URI']}")
 """
 """A tracker that is away, and whose error names its address with all that is in it."""
 REFUSED = (
+    "tracking.mlflow=postgresql://me:s3cr3t-config@localhost/mlflow",
     "sources.puzzles.path=https://me:s3cr3t-url@localhost/x.parquet",
     "sources.puzzles.path=https://localhost/x.parquet?X-Amz-Signature=s3cr3t-signature",
     "sources.puzzles.path=s3://bucket/x.parquet?AWSSecretAccessKey=s3cr3t-query",
@@ -46,21 +49,21 @@ def test_secrets_around_a_run_are_nowhere(tmp_path: Path) -> None:
     (home / ".netrc").write_text("machine localhost login me password s3cr3t-netrc\n")
     env = os.environ | {name: f"s3cr3t-{name}" for name in VARIABLES}
     env |= {"HOME": str(home), "PYTHONPATH": f"{package.parent}:{Path.cwd()}"}
+    env |= {"MLFLOW_TRACKING_URI": "http://me:s3cr3t-tracker@localhost:1"}
     env |= {"AWS_SHARED_CREDENTIALS_FILE": str(home / ".aws/credentials")}
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sums(600)))
     settings = {
         "domain": "math",
-        "tracking": {"mlflow": {"uri": "postgresql://me:s3cr3t-config@localhost/mlflow"}},
+        "tracking": {"mlflow": "ours"},
         "splits": {"source": {"rows": 300}, "pool": {"rows": 200}},
         "teacher": {"scripted": {"completions": [" \\boxed{1}", " \\boxed{2}"]}},
         "selection": {"arms": ["naive", "trust"]},
     }
     config = str(write_config(tmp_path, settings, rows=tmp_path / "sums.jsonl"))
-    override = "tracking.mlflow.uri=http://me:s3cr3t-override@localhost:1"
     run = str(tmp_path / "run")
     said = []
     for arguments in (
-        ["validate", config], ["plan", config, "--no-probe"], ["run", config, "--set", override], ["run", config],
+        ["validate", config], ["plan", config, "--no-probe"], ["run", config],
         ["status", config], ["status", run], ["inspect", run], ["report", config, "--json"], ["verify", run],
         *(["run", config, "--set", refused] for refused in REFUSED),
     ):  # fmt: skip

@@ -111,8 +111,8 @@ def test_students_of_one_selection_and_one_that_is_added(local_ray: Any, tmp_pat
     assert "full model of gen-0-tiny/student-naive" in written_
     lineage = json.loads((tmp_path / "tiny" / "lineage.json").read_text())
     assert lineage["student"]["name"] == "tiny" and lineage["selection"]["num_rows"] == 20
-    assert lineage["evaluation"]["accuracy"]["base"] == tiny["base"]
-    assert lineage["evaluation"]["accuracy"]["student"] == tiny["arms"][0]["accuracy"]
+    assert lineage["numbers"]["accuracy"]["base"] == tiny["base"]
+    assert lineage["numbers"]["accuracy"]["student"] == tiny["arms"][0]["accuracy"]
     assert "# several: student tiny of the arm naive" in (tmp_path / "tiny" / "README.md").read_text()
     missing = curate("export-student", directory, "--student", "huge", "-o", tmp_path / "huge", code=2)
     assert "--student huge: the students of generation 0 that do not teach are tiny" in missing

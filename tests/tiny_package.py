@@ -86,13 +86,12 @@ def description(**changes: Any) -> Description:
     )  # fmt: skip
 
 
-def tiny_package(folder: Path, *, seed: int = 0, labels: np.ndarray | None = None, **changes: Any) -> TrustPackage:
-    """Write a package; ``changes`` are fields of its description, ``labels`` those of its calibration rows."""
+def tiny_package(folder: Path, *, seed: int = 0, **changes: Any) -> TrustPackage:
+    """Write a package; ``changes`` are fields of its description."""
     fitted, calibration, hidden_ND = probe(seed)
     told = description(**changes)
     ref = fitted.save(folder.with_name(f"{folder.name}.fit"))
     reference = {"output_last": hidden_ND} if told.sample.states else {}
-    calibration = calibration._replace(label_M=labels)
     rows = calibration if told.calibration is not None else None
     return write(folder, told, trust=ref, calibration=rows, reference=reference, card="A package of the tests.\n")
 

@@ -20,12 +20,10 @@ GENERATION = click.option("--generation", type=int, metavar="NUMBER", help="The 
 OUTPUT = click.option("-o", "--output", required=True, metavar="DIR", help="Folder or URL to write.")
 
 
-def _export(
-    verb: str, export: Callable[..., list[str]], run_dir: str, output: str, named: Json, further: str = "", **asked: Any
-) -> None:
+def _export(verb: str, export: Callable[..., list[str]], run_dir: str, output: str, named: Json, **asked: Any) -> None:
     """Export a part of a run and print what was written; cards and lineage files name the command line."""
     options = [f"--{name} {value}" for name, value in named.items() if value is not None]
-    command = " ".join([f"curate {verb} {run_dir}", *options, f"-o {output}"]) + further
+    command = " ".join([f"curate {verb} {run_dir}", *options, f"-o {output}"])
     for line in export(to_place(run_dir), to_place(output), command=command, **asked):
         echo(line, err=line.startswith("warning: "))
 
@@ -57,15 +55,13 @@ def export_rows(run_dir: str, output: str, columns: str | None, **asked: Any) ->
 @GENERATION
 @click.option("--student", metavar="NAME", help="Another student of that generation (default: the one that teaches).")
 @OUTPUT
-@click.option("--merged", is_flag=True, help="Merge an adapter into its base: full weights and the tokenizer.")
 @click.option("--force", is_flag=True, help="Replace an earlier export in DIR.")
 def export_student(run_dir: str, output: str, **asked: Any) -> None:
     """Write a student of the run in RUN_DIR to a folder: its weights, a model card (README.md) and lineage.json."""
     from curation.commands.export.hub import export_student
 
     named = {name: asked[name] for name in ("arm", "generation", "student")}
-    merged = " --merged" if asked["merged"] else ""
-    _export("export-student", export_student, run_dir, output, named, merged, **asked)
+    _export("export-student", export_student, run_dir, output, named, **asked)
 
 
 @click.command("export-trust")

@@ -97,17 +97,8 @@ def look(config: FilterConfig) -> Shown:
             found = opened.look(config)
         except UserError as error:
             unknown = str(error)
-    content, further = load_content(home), list[str]()
-    new = [] if found is None else [rnd for rnd in found.rounds if rnd.name not in manifest.files]
-    waiting: Json | None = None
-    if files := [file for rnd in new for file in rnd.files]:
-        waiting = {"files": [file.path for file in files], "rows": sum(file.num_rows for file in files)}
-        more = f", ... and {len(files) - 3:,} more" if len(files) > 3 else ""
-        further.append(
-            f"waiting: {waiting['rows']:,} rows in {len(files):,} new files "
-            f"({', '.join(waiting['files'][:3])}{more}); `curate filter` adds them"
-        )
-    written = content and {name: content[name] for name in ("cut", "superseded", "rows", "kept", "rounds")}
+    content = load_content(home)
+    written = content and {name: content[name] for name in ("cut", "rows", "kept", "rounds")}
     return Shown(
         config=config,
         home=home,
@@ -115,6 +106,6 @@ def look(config: FilterConfig) -> Shown:
         states=[] if found is None else found.statuses,
         unknown=unknown,
         nothing_yet=f"{home}: no filter here yet; `curate filter` starts it",
-        further=[*([] if content is None else describe_content(content)), *further],
-        parts={"written": written, "waiting": waiting},
+        further=[] if content is None else describe_content(content),
+        parts={"written": written},
     )

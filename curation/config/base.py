@@ -10,7 +10,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import ErrorDetails
 
 from curation.errors import ConfigError
-from curation.features import features
 from curation.json_types import Json, JsonView
 from curation.redaction import iter_secrets
 from curation.storage.files import check_name
@@ -155,20 +154,12 @@ class Section(BaseModel):
 
 
 class Root(Section):
-    """A whole configuration. It is written into a run directory and a report, so it may hold no credentials.
-
-    Only the keys that a feature lists in ``Feature.credentials`` may hold one; it is redacted in all output.
-    """
+    """A whole configuration. It is written into a run directory and a report, so it may hold no credentials."""
 
     @model_validator(mode="before")
     @classmethod
     def _no_credentials(cls, value: object) -> object:
-        allowed = tuple(f"{name}.{key}" for name, feature in features().items() for key in feature.credentials)
-        found = [
-            key
-            for key, is_by_name in iter_secrets(value)
-            if not (key.endswith(allowed) or (is_by_name and _OF_CLASSES.match(key)))
-        ]
+        found = [key for key, is_by_name in iter_secrets(value) if not (is_by_name and _OF_CLASSES.match(key))]
         if found:
             raise ValueError(
                 f"{found[0]}: holds a credential, and a configuration is written into the run directory; give it by "

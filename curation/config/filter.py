@@ -11,7 +11,7 @@ from curation.config.files import BESIDE
 from curation.config.inputs import SourceConfig
 from curation.config.models import ModelConfig
 from curation.config.run import PricesConfig, RayConfig
-from curation.config.selection import ClassRiskConfig
+from curation.config.selection import RiskConfig
 from curation.config.teacher import ActorsConfig, AnswersConfig, AskConfig, BackendName, PassConfig, ScriptedConfig
 from curation.errors import ConfigError
 from curation.features import iter_found, sections
@@ -58,16 +58,14 @@ class OutputConfig(Section):
     and one pool."""
     format: Format = "parquet"
     """Format of the files with the rows that pass."""
-    rows_per_file: PositiveInt = 100_000
-    """Rows of a file, each written by one Ray task; the last file of a round may have fewer."""
 
 
-class CertifiedConfig(ClassRiskConfig):
+class CertifiedConfig(RiskConfig):
     """A cut certified by calibration rows (as ``selection.budget.risk`` of runs): at most ``alpha`` are wrong."""
 
     calibration: Annotated[str | None, BESIDE] = None
-    """A Parquet file with the columns ``raw``, ``trust`` and ``correct``, with ``per: label`` also ``label``: graded
-    rows of this pool's distribution, scored by the package. Unset: the calibration rows that the package holds."""
+    """A Parquet file with the columns ``raw``, ``trust`` and ``correct``: graded rows of this pool's distribution,
+    scored by the package. Unset: the calibration rows that the package holds."""
 
 
 class KeepConfig(Section):
@@ -91,7 +89,7 @@ class KeepConfig(Section):
         """The rule and its value in words."""
         value = getattr(self, self.rule)
         if isinstance(value, CertifiedConfig):
-            return f"certified at alpha {value.alpha:g}" + (" in each class" if value.per == "label" else "")
+            return f"certified at alpha {value.alpha:g}"
         return f"{self.rule} {value:,}"
 
     def _iter_problems(self) -> Iterator[str]:

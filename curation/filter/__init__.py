@@ -10,9 +10,9 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from curation.filter.rows import Filter, ShiftWatch
+    from curation.filter.rows import Filter
 
-__all__ = ["Filter", "ShiftWatch"]
+__all__ = ["Filter"]
 
 
 def __getattr__(name: str) -> Any:

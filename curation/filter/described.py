@@ -1,11 +1,10 @@
 """A filter as a graph of stages: a pool in rounds, one round for all files that are new at a start.
 
-Each round is read, labelled and scored in one pass, compared with the package's reference, and written. The cut is one
+Each round is read, labelled and scored in one pass, compared with the package's rows, and written. The cut is one
 stage over the rounds that existed when it was made, and later rounds use it, so finished work does not depend on files
 that are added later. A cache key has the package, but not how its teacher runs or where the package is.
 """
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +14,9 @@ from curation.errors import ConfigError
 from curation.features import parts
 from curation.filter.package.folder import TrustPackage
 from curation.filter.stages.cut import MakeCut, compute_calibration_digest
-from curation.filter.stages.kept_shift import MeasureKept, MeasurePoolShift
 from curation.filter.stages.pool import PoolRows, ReadPool, Write
+from curation.filter.stages.pool_shift import ComparePool
 from curation.json_types import Json, JsonView
-from curation.metrics.shift import MAX_ROWS
 from curation.pipeline.roles import describe_teacher_use
 from curation.refs import ModelRef
 from curation.rundir.graph import Outputs, Stage, order_stages
@@ -42,15 +40,14 @@ class PackagedTeacher(TeacherUse):
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
-    """All stages of a round: those that read and label it, both shift tests, and the one that writes its rows."""
+    """All stages of a round: those that read and label it, the shift test, and the one that writes its rows."""
 
     pool: ReadPool
     buy: Label | None
     """Stage that gets a server's answers, which the package's teacher reads; None if the teacher answers itself."""
     label: Label | Read
-    shift: MeasurePoolShift | None
-    """Shift test of all rows, or None if the package has nothing to compare a pool with."""
-    kept: MeasureKept
+    shift: ComparePool | None
+    """Shift test, or None if the package has nothing to compare a pool with."""
     write: Write
 
 
@@ -63,14 +60,9 @@ class Described:
 
     @property
     def looking(self) -> list[Stage]:
-        """The stages up to the shift tests of all rows."""
-        looks = (part for stages in self.rounds.values() for part in (stages.label, stages.shift) if part)
-        return order_stages([part.value() for part in looks])
-
-    @property
-    def cutting(self) -> list[Stage]:
-        """The stages up to the shift tests of the rows that pass, after which nothing is written yet."""
-        return [*self.looking, self.cut, *(stages.kept for stages in self.rounds.values())]
+        """The stages up to the cut and the shift tests, after which nothing is written yet."""
+        tests = [stages.shift.value() for stages in self.rounds.values() if stages.shift is not None]
+        return order_stages([self.cut.value(), *(stages.label.value() for stages in self.rounds.values()), *tests])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,42 +145,32 @@ def describe(
         **packaged,
     )
     described = {}
-    for place, rnd in enumerate(rounds):
+    for rnd in rounds:
         pool, buy, label = looks[rnd.name]
-        pooled = choose_pooled(rounds[: place + 1])
-        testing: Json = {"num_rows": rnd.num_rows, "gate": gate.rule, **packaged}
         shift = None
         if sample.states or sample.num_texts:
-            texts = {name: looks[name][0].out("pool") for name in pooled}
-            tables = {rnd.name: labels[rnd.name]} if sample.states else texts
-            shift = MeasurePoolShift(name=f"shift-{rnd.name}", tables=tables, **testing)
-        kept = MeasureKept(
-            name=f"kept-{rnd.name}",
-            tables={name: labels[name] for name in pooled},
-            threshold=cut.out("threshold"),
-            function=fitted.trust,
-            **testing,
-        )
+            shift = ComparePool(
+                name=f"shift-{rnd.name}",
+                labels=labels[rnd.name],
+                examples=pool.out("pool"),
+                threshold=cut.out("threshold"),
+                function=fitted.trust,
+                num_rows=rnd.num_rows,
+                gate=gate.rule,
+                **packaged,
+            )
         write = Write(
             name=f"write-{rnd.name}",
             labels=labels[rnd.name],
             examples=pool.out("pool"),
             threshold=cut.out("threshold"),
             form=config.output.format,
-            rows_per_file=config.output.rows_per_file,
             rows=rnd,
             function=fitted.trust,
             output=str(config.output_directory / "data"),
         )
-        described[rnd.name] = Stages(pool=pool, buy=buy, label=label, shift=shift, kept=kept, write=write)
+        described[rnd.name] = Stages(pool=pool, buy=buy, label=label, shift=shift, write=write)
     return Described(rounds=described, cut=cut)
-
-
-def choose_pooled(rounds: Sequence[PoolRows]) -> list[str]:
-    """Return the newest rounds' names, at most ``MAX_ROWS`` rows in all, so that small rounds add up; newest last."""
-    totals = itertools.accumulate(rnd.num_rows for rnd in reversed(rounds))
-    num = max(1, sum(total <= MAX_ROWS for total in totals))
-    return [rnd.name for rnd in rounds[-num:]]
 
 
 def get_package_place(config: FilterConfig) -> Place:

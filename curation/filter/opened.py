@@ -83,15 +83,12 @@ def check(config: FilterConfig) -> tuple[TrustPackage, ModelRef | None]:
     sample = package.description.sample
     if not sample.states and not sample.num_texts and config.on_shift != "ignore":
         why = (
-            f"{config.package}: has neither hidden states of its labelled rows nor their hashed words, so that the "
-            "pool is not compared with them (`curate export-trust` of its run adds words, where 20 questions have some)"
+            f"on_shift: {config.on_shift}: {config.package}: has neither hidden states of its labelled rows nor their "
+            "hashed words, so that the pool is not compared with them: look at 200 of the rows that are kept"
         )
         if config.on_shift == "fail":
-            raise ConfigError(
-                f"on_shift: fail: {why}, and nothing could ever fail; set warn or ignore, and look at 200 of the rows "
-                "that are kept"
-            )
-        say(f"warning: {why}: look at 200 of the rows that are kept")
+            raise ConfigError(f"{why}, and set on_shift: warn or ignore, since nothing could ever fail")
+        say(f"warning: {why}")
     check_home(home)
     if str(home).startswith(f"{config.pool.path.rstrip('/')}/"):
         raise _make_overlap_error(config, config.pool.path)
@@ -158,7 +155,7 @@ def open_filter(
         config=config,
         manifest=manifest,
         name=config.output_directory.name,
-        stages=[*described.cutting, *(stages.write for stages in described.rounds.values())],
+        stages=[*described.looking, *(stages.write for stages in described.rounds.values())],
         needs=[capacity.Need(key="teacher.actors", count=1, resources=config.teacher.actors.each)],
         growth={"pool": f"pool: {_describe_files(rounds)}{words}"},
         package=package,

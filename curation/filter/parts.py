@@ -13,8 +13,6 @@ class PackagePart(Section):
 
     TITLE: ClassVar[str]
     """The part in words, for people."""
-    ABSENT: ClassVar[str]
-    """Description of a package without the part, for its page."""
     FILES: ClassVar[tuple[str, ...]] = ()
     """Names of the part's files, without those of its trust function."""
 
@@ -22,11 +20,6 @@ class PackagePart(Section):
     """Teacher's states that the function reads, in order."""
     words: str
     """Description of the part, in a sentence."""
-
-    @property
-    def summary(self) -> str:
-        """Description of the part for the package's page."""
-        return self.words
 
     def check(self, package: Any) -> None:
         """Refuse a ``TrustPackage`` whose files of the part cannot be read, by a ``PackageError``."""

@@ -2,20 +2,16 @@
 
 import hashlib
 import json
-from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from curation.arrays import Floats
 from curation.config.filter import FilterTeacherConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.errors import ConfigError, PackageError, RowError, SourceError
@@ -23,12 +19,10 @@ from curation.escaping import get_logger
 from curation.filter.package.checks import check_content, check_package
 from curation.filter.package.folder import TrustPackage, load
 from curation.json_types import Json, JsonView
-from curation.metrics.shift import MIN_ROWS, Shift, compare_samples
 from curation.refs import ModelRef
 from curation.sources.missing import replace_missing
 from curation.stages.deal import find_schema_problem
 from curation.stages.label_chunks import AskSettings, label_rows
-from curation.stages.shift import get_states, join_states
 from curation.teachers import load_teacher
 from curation.teachers.wrapped import WrappedTeacher
 from curation.trust import load_fitted
@@ -38,7 +32,6 @@ if TYPE_CHECKING:
     import ray.data
 
 Row = JsonView
-Arrays = Mapping[str, Floats]
 BATCH_ROWS = 256
 _log = get_logger(__name__)
 RESULT = pa.schema(
@@ -94,57 +87,6 @@ def _hash(row: Row) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
-class ShiftWatch:
-    """A watch that tests the newest rows of a stream against a sample of labelled rows.
-
-    ``reference`` has the sample's states by name, [N, D] (``TrustPackage.reference``). The ``window`` newest rows are
-    compared, each time that ``every`` rows are new; ``seed`` is that of the test's draws. A repeated row counts once:
-    equal rows in both halves of the test would look like a difference. Tests are repeated without end, so one p-value
-    below 5 % means little: an alarm should use lower bounds, of the AUC's interval (above 0.6 a classifier clearly
-    tells the two sets apart) and of the share of foreign rows. On an alarm, trust measured on labelled rows, and
-    certified cuts, may not hold (docs/operations.md).
-
-    Raises:
-        ValueError: there are no states to compare, or the numbers are too small for a test.
-    """
-
-    def __init__(self, reference: Arrays, *, window: int = 2000, every: int = 500, seed: int = 0) -> None:
-        if not reference:
-            raise ValueError("the trust function reads no hidden states, so there is nothing to watch")
-        if window < MIN_ROWS or every < 1:
-            raise ValueError(f"window {window}, every {every}: a test needs {MIN_ROWS} rows, and every is at least 1")
-        self._states = list(reference)
-        self._reference_ND = join_states(reference, self._states)
-        self._window, self._every, self._seed = window, every, seed
-        self._rows: OrderedDict[int, npt.NDArray[Any]] = OrderedDict()
-        self._num_new = 0
-        self.last: Shift | None = None
-        """Latest test, or ``None`` before the first."""
-
-    def add(self, answers: pa.Table) -> Shift | None:
-        """Add the teacher's answers to some rows, a labels table, and return a test if one is due, or else ``None``."""
-        healthy = answers.filter(answers["error"].is_null())
-        states_ND = join_states(get_states(healthy, self._states), self._states)
-        for row_id, state_D in zip(healthy["row_id"].to_pylist(), states_ND, strict=True):
-            if row_id in self._rows:
-                self._rows.move_to_end(row_id)
-                continue
-            self._rows[row_id] = state_D
-            self._num_new += 1
-            if len(self._rows) > self._window:
-                self._rows.popitem(last=False)
-        if self._num_new < self._every or len(self._rows) < MIN_ROWS:
-            return None
-        self._num_new = 0
-        self.last = compare_samples(self._reference_ND, np.stack(list(self._rows.values())), seed=self._seed)
-        return self.last
-
-    @property
-    def alarm(self) -> str | None:
-        """The latest test's warning, by the documented rule of an alarm, or None without an alarm."""
-        return self.last.warning() if self.last is not None and self.last.alarm else None
-
-
 class Filter:
     """A filter that labels and scores rows with the teacher and the trust function of a package.
 
@@ -160,11 +102,9 @@ class Filter:
         model: ModelRef | None,
         *,
         runs: FilterTeacherConfig | None = None,
-        id_column: str | None = None,
     ) -> None:
         self.package = package
-        self._settings: dict[str, Any] = {"model": model, "runs": runs, "id_column": id_column}
-        self._id_column = id_column
+        self._settings: dict[str, Any] = {"model": model, "runs": runs}
         self._domain = get_domain(package.description.domain)
 
     @classmethod
@@ -176,7 +116,6 @@ class Filter:
         runs: FilterTeacherConfig | None = None,
         allow_code: Sequence[str] = (),
         anyway: bool = False,
-        id_column: str | None = None,
     ) -> Self:
         """Read a package and check that its teacher and domain are those here; the first row loads the weights.
 
@@ -186,8 +125,6 @@ class Filter:
             runs: how the teacher runs (engine, batches), as in ``teacher`` of a filter's configuration.
             allow_code: code that the package may name besides registered parts, each ``module:NAME``.
             anyway: whether to use the package even if the verdict of its run is "do not use".
-            id_column: a column of unique integers, the rows' ids, which seed sampled answers. If unset, ids are a hash
-                of the row's content.
 
         Raises:
             PackageError: the package is missing or incomplete, names code that is not allowed, has the verdict "do not
@@ -203,7 +140,7 @@ class Filter:
         model, warning = check_package(found, runs or FilterTeacherConfig(), teacher, anyway=anyway)
         if warning is not None:
             _log.warning(warning)
-        return cls(found, model, runs=runs, id_column=id_column)
+        return cls(found, model, runs=runs)
 
     @cached_property
     def loaded(self) -> tuple[AskSettings, WrappedTeacher, StateTrust]:
@@ -222,25 +159,25 @@ class Filter:
         return asked, WrappedTeacher(load_teacher(ask, self._settings["model"])), load_fitted(self.package.trust)
 
     def score(
-        self, rows: Iterable[Row], *, batch_rows: int = BATCH_ROWS, watch: ShiftWatch | None = None
+        self, rows: Iterable[Row], *, batch_rows: int = BATCH_ROWS, tell: Callable[[pa.Table], object] | None = None
     ) -> Iterator[dict[str, Any]]:
         """Yield each row with its label and trust, in the order of ``rows``, as batches are labelled.
 
         Args:
             rows: rows as in the domain's files, or examples of the domain's own columns.
             batch_rows: the number of rows that are labelled together, by which the stream lags.
-            watch: a watch that gets every batch (``curation.filter.rows``).
+            tell: a function that gets the teacher's answers to each batch, with states: a labels table.
 
         Raises:
-            SourceError: a row has a column with the name of an added one, or an invalid id.
+            SourceError: a row has a column with the name of an added one.
         """
         stream = iter(rows)
         while batch := list(islice(stream, batch_rows)):
             for row in batch:
                 check_names(row)
             scored, answers = self._compute_scores(batch)
-            if watch is not None:
-                watch.add(answers)
+            if tell is not None:
+                tell(answers)
             for row, found in zip(batch, scored.to_pylist(), strict=True):
                 yield {**row, **found}
 
@@ -264,29 +201,15 @@ class Filter:
         return pa.table(columns).select(RESULT.names).take(places), answers
 
     def _read_examples(self, rows: Sequence[Row]) -> tuple[list[int], list[Json]]:
-        """Return each row's id, and the distinct examples as rows of an examples table."""
+        """Return each row's id, a hash of its content, and the distinct examples as rows of an examples table."""
         ids: list[int] = []
         examples: dict[int, Json] = {}
         for row in rows:
-            raw = replace_missing({name: value for name, value in row.items() if name != self._id_column})
+            raw = replace_missing(row)
             example, problem = attempt(read, self._domain, raw)
-            if self._id_column is None:
-                row_id = _hash(example or raw)
-            elif isinstance(value := row.get(self._id_column), Integral) and not isinstance(value, bool):
-                row_id = int(value)
-            else:
-                raise SourceError(f"{self._id_column}: {value!r} is not an integer; give a column of unique integers")
-            entry = {**(example or {}), "row_id": row_id, "error": problem or None}
-            if examples.setdefault(row_id, entry) != entry and self._id_column is not None:
-                raise SourceError(
-                    f"{self._id_column}: {row_id} is the id of two different rows; give a column of unique integers"
-                )
-            ids.append(row_id)
+            ids.append(_hash(example or raw))
+            examples[ids[-1]] = {**(example or {}), "row_id": ids[-1], "error": problem or None}
         return ids, list(examples.values())
-
-    def watch(self, *, window: int = 2000, every: int = 500) -> ShiftWatch:
-        """Return a watch that compares a stream with the package's sample; without hidden states a ``ValueError``."""
-        return ShiftWatch(self.package.reference(), window=window, every=every, seed=self.package.description.made.seed)
 
     def map(self, dataset: "ray.data.Dataset", *, batch_rows: int = BATCH_ROWS, **options: Any) -> "ray.data.Dataset":
         """Return the dataset with label and trust of each row, as one lazy operator of its pipeline.

@@ -1,6 +1,6 @@
 """Runs a filter: opens its output, runs the missing stages, and describes the result in ``filter.json``."""
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from curation.config.filter import FilterConfig
 from curation.errors import ShiftError
@@ -9,7 +9,6 @@ from curation.filter.opened import OpenedFilter, check, open_filter
 from curation.filter.output import DATA, Content, load_content, publish
 from curation.json_types import Json
 from curation.pipeline.work import at_work
-from curation.telemetry import metrics
 from curation.telemetry.console import say
 from curation.telemetry.metrics import Telemetry
 
@@ -42,31 +41,24 @@ def run_filter(config: FilterConfig, *, recut: bool = False, wait: bool = False)
     ) as (opened, run):
         did = not opened.is_settled()
         run.do(opened.described.looking)
-        _warn_of_shift(opened, "shift")
-        run.do(opened.described.cutting)
-        _warn_of_shift(opened, "kept")
+        _warn_of_shift(opened)
         run.do(opened.stages)
         before = load_content(config.output_directory)
-        content = collect_content(opened, before)
+        content = collect_content(opened)
         publish(config.output_directory, content, before, opened.manifest.guard)
-    newest = content["rounds"][-1]
-    alarms = [found["warning"] for found in (newest["shift"], newest["foreign"]) if found and found["alarm"]]
-    return Filtered(content, did, " ".join(alarms) if alarms and config.on_shift != "ignore" else None)
+    shift = content["rounds"][-1]["shift"]
+    alarm = shift["warning"] if shift is not None and shift["alarm"] and config.on_shift != "ignore" else None
+    return Filtered(content, did, alarm)
 
 
-def _warn_of_shift(opened: OpenedFilter, look: Literal["shift", "kept"]) -> None:
+def _warn_of_shift(opened: OpenedFilter) -> None:
     """Warn of unwritten rounds that differ from the package's rows; raise on an alarm with ``on_shift: fail``."""
     manifest = opened.manifest
     for name, stages in opened.described.rounds.items():
-        stage = getattr(stages, look)
-        if stage is None or stages.write.name in manifest.stages:
+        if stages.shift is None or stages.write.name in manifest.stages:
             continue
-        found = manifest.stages[stage.name].outputs[look]
-        telemetry = Telemetry(run=opened.name, stage=stage.name)
-        if look == "shift":
-            telemetry.tell_shift(found)
-        elif found["passing"] is not None:
-            telemetry.set(metrics.FOREIGN_SHARE_LOW, found["passing"]["share"]["low"])
+        found = manifest.stages[stages.shift.name].outputs["shift"]
+        Telemetry(run=opened.name, stage=stages.shift.name).tell_shift(found)
         if found["warning"] is not None:
             say(f"round {name}: {found['warning']}")
         if found["alarm"] and opened.config.on_shift == "fail":
@@ -76,13 +68,10 @@ def _warn_of_shift(opened: OpenedFilter, look: Literal["shift", "kept"]) -> None
             )
 
 
-def collect_content(opened: OpenedFilter, before: Content | None) -> Content:
-    """Return the manifest of an output whose stages are all done; ``before`` is the manifest that it replaces."""
+def collect_content(opened: OpenedFilter) -> Content:
+    """Return the manifest of an output whose stages are all done."""
     config, manifest, rounds = opened.config, opened.manifest, list[Content]()
     cut = {**manifest.stages[CUT].outputs, "seed": config.seed}
-    superseded = [] if before is None else list(before["superseded"])
-    if before is not None and before["cut"]["id"] != cut["id"]:
-        superseded.append(before["cut"])
     all_counts, columns, written = list[Json](), list[str](), list[Content]()
     for rnd in opened.rounds:
         stages = vars(opened.described.rounds[rnd.name])
@@ -97,16 +86,14 @@ def collect_content(opened: OpenedFilter, before: Content | None) -> Content:
                 **opened.gate.collect([counts], False),
                 **{name: counts[name] for name in ("rows", "unparsed", "errors", "prompt_tokens", "output_tokens")},
                 "kept": write.rows,
-                "cut": cut["id"],
                 "shift": records["shift"].outputs["shift"] if "shift" in records else None,
-                "foreign": records["kept"].outputs["kept"],
                 "seconds": {name: record.seconds for name, record in records.items()},
             }
         )
         all_counts.append(counts)
         columns = write.outputs["columns"]
         for file in write.outputs["files"]:
-            written.append({**file, "path": f"{DATA}/{file['path']}", "cut": cut["id"], "rounds": [rnd.name]})
+            written.append({**file, "path": f"{DATA}/{file['path']}", "round": rnd.name})
     return {
         "format": FORMAT,
         "package": {"uri": config.package, "digest": opened.package.digest},
@@ -115,7 +102,6 @@ def collect_content(opened: OpenedFilter, before: Content | None) -> Content:
         "columns": columns,
         "cut": cut,
         **opened.gate.collect(all_counts, True),
-        "superseded": superseded,
         "rows": sum(item["rows"] for item in rounds),
         "kept": sum(item["kept"] for item in rounds),
         "rounds": rounds,

@@ -18,8 +18,6 @@ MODEL, ADAPTER = "model", "adapter_model"
 """Names of a model's and of an adapter's file of weights, without the ending."""
 INDEX = f"{MODEL}.safetensors.index.json"
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
-GGUF = ".gguf"
-"""Ending of llama.cpp's quantised weights, whose numbers differ from those of the original model."""
 MAX_HEADER = 100_000_008
 """Maximum number of bytes before the tensors that the safetensors library reads."""
 FLOATS = ("F64", "F32", "F16", "BF16")
@@ -38,13 +36,9 @@ def check_weights(folder: Place, stem: str = MODEL) -> None:
         return
     if index not in sizes:
         pickled = sorted(name for name in sizes if name.endswith(PICKLES) and name != "training_args.bin")
-        if others := sorted(name for name in sizes if name.lower().endswith(GGUF)):
-            problem = f"its weights are GGUF ({', '.join(others[:3])}), which are not read"
-        elif pickled:
-            problem = f"its weights are pickled ({', '.join(pickled[:3])}), and reading a pickle can run code, so they "
-            problem += "are never opened"
-        else:
-            problem = f"has no weights, no {single} and no index of several such files"
+        problem = f"has no weights, no {single} and no index of several such files"
+        if pickled:
+            problem = f"its weights are pickled ({', '.join(pickled[:3])}), and reading a pickle can run code"
         raise ModelError(f"{folder}: {problem}; give a folder whose weights are in {single}")
     tensors = _read_index(folder / index)
     check_names(str(folder / index), tensors)

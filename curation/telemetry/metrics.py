@@ -87,7 +87,8 @@ class Telemetry:
 
     def tell_shift(self, shift: JsonView) -> None:
         """Set the gauges of a two-sample test (``curation.metrics.shift.Shift`` as JSON), except missing values."""
-        foreign = shift["foreign"]["share"]["low"] if shift["foreign"] else None
+        tests = (shift["foreign"], shift.get("passing"))
+        foreign = max((test["share"]["low"] for test in tests if test), default=None)
         for meter, value in ((SHIFT_AUC_LOW, shift["auc"]["low"]), (FOREIGN_SHARE_LOW, foreign)):
             if value is not None:
                 self.set(meter, value)

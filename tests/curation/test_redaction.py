@@ -14,8 +14,6 @@ from benchmarks.hostile_case import write_config
 from curation.cli import main
 from curation.config.load import as_config, load_config
 from curation.errors import ConfigError
-from curation.extras.tracking import publish as tracking
-from curation.extras.tracking.config import TrackingConfig
 from curation.redaction import iter_secrets, redact_text, redact_value
 from curation.rundir.manifest import Manifest
 from curation.telemetry.console import say
@@ -83,21 +81,12 @@ def test_a_class_may_be_called_as_a_password_and_may_not_hold_one() -> None:
         assert "planted" not in str(refused.value)
 
 
-def test_the_password_of_a_tracker_is_nowhere_in_the_run_directory(tmp_path: Path, puzzle_file: Path) -> None:
-    """It stays in memory, for the tracker; a directory's own configuration says that it is not kept."""
-    path = write_config(tmp_path, {"tracking": {"mlflow": {"uri": URI}}}, rows=puzzle_file)
-    config = load_config(path)
-    assert config.tracking.mlflow is not None and config.tracking.mlflow.uri == URI
-    opened = saved_run(config)
+def test_an_address_in_an_error_has_no_password_in_the_run_directory(tmp_path: Path, puzzle_file: Path) -> None:
+    opened = saved_run(load_config(write_config(tmp_path, {}, rows=puzzle_file)))
     opened.manifest.event("untracked", error=f"cannot reach {URI}")
     written = {file: file.read_text() for file in (tmp_path / "run").rglob("*") if file.is_file()}
     assert {file.name for file in written} >= {"config.yaml", "manifest.json", "events.jsonl"}
     assert not [file for file, text in written.items() if "planted" in text]
-    kept = load_config(tmp_path / "run/config.yaml")
-    assert kept.tracking.mlflow is not None and kept.tracking.mlflow.uri == redact_text(URI)
-    with pytest.raises(ConfigError, match=r"tracking\.mlflow\.uri: .* not kept in a run directory"):
-        tracking.require(kept.tracking)
-    tracking.require(TrackingConfig())
 
 
 def test_no_message_shows_a_password(tmp_path: Path, puzzle_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +97,7 @@ def test_no_message_shows_a_password(tmp_path: Path, puzzle_file: Path, capsys: 
         "sources.puzzles.path=[https://u:planted@host/x]",
         "sources=https://u:planted@host/x",
         "bases=https://u:planted@host/x",
-        "tracking.mlflow.uri=[https://u:planted@host/x]",
+        "tracking.mlflow=https://u:planted@host/x",
     ):
         told = CliRunner().invoke(main, ["validate", str(path), "--set", override])
         assert told.exit_code == 2 and "planted" not in told.output, told.output

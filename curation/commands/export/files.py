@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from curation.errors import ExportError
 from curation.json_types import Json, JsonView
 from curation.refs import ModelRef
-from curation.report.headline import format_duration, format_points, make_environment
+from curation.report.headline import make_environment
 from curation.storage.digest import compute_sha256
 from curation.storage.files import exchange, open_to_readers, sync_folder, sync_tree
 from curation.storage.paths import Place, Remote, list_files, remove, require_reachable, to_place
@@ -127,9 +127,7 @@ def is_on_hub(model: ModelRef) -> bool:
 def load_template(name: str) -> Template:
     """Return a template of this folder, with the filters that all templates share."""
     made = make_environment("curation.commands.export", keep_trailing_newline=True)
-    made.filters.update(
-        share=format_share, number=format_metric, duration=format_duration, points=format_points, plain=format_setting
-    )
+    made.filters.update(share=format_share, number=format_metric)
     return made.get_template(name)
 
 
@@ -147,12 +145,3 @@ def format_metric(estimate: JsonView | None) -> str:
         return "not measured"
     bounds = "" if estimate["low"] is None else f"{estimate['low']:.3f} to {estimate['high']:.3f}, "
     return f"{estimate['value']:.3f} ({bounds}n = {estimate['n']:,})"
-
-
-def format_setting(value: object) -> str:
-    """Return a setting as text: mappings as ``key value`` pairs, nothing as ``none``."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {format_setting(item)}" for key, item in value.items()) or "none"
-    if isinstance(value, list | tuple):
-        return ", ".join(format_setting(item) for item in value) or "none"
-    return "none" if value is None else str(value)

@@ -1,12 +1,10 @@
 """Exports in the format of the Hugging Face Hub: a student with its model card, and an arm's rows as a data set."""
 
 import json
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,13 +14,12 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id  # type: i
 
 from curation.arrays import Int64s
 from curation.commands.export.files import CARD, PAPER, describe, describe_files, is_on_hub, load_template, write_folder
-from curation.commands.export.lineage import describe_rows_lineage, make_lineage, stop_lines
+from curation.commands.export.lineage import make_lineage, stop_lines
 from curation.commands.export.run import Trained, choose_generation, find_selection, find_student, read_run
 from curation.config import RunConfig
+from curation.config.models import find_student_section
 from curation.errors import ExportError
-from curation.heavy import torch
 from curation.json_types import Json, JsonView
-from curation.models import load_configuration, load_model, load_tokenizer
 from curation.models.own_code import get_hub_revision
 from curation.refs import ModelRef, TableRef
 from curation.rundir.manifest import Manifest
@@ -59,7 +56,6 @@ def export_student(
     arm: str | None,
     generation: int | None,
     student: str | None = None,
-    merged: bool,
     force: bool,
     command: str,
 ) -> list[str]:
@@ -67,39 +63,32 @@ def export_student(
 
     The arm is by default ``trust`` or the only one, the generation the last one, and the student the one that teaches
     the next generation. ``output`` is an empty or missing folder or, with ``force``, holds an earlier export.
-    ``merged`` writes full weights if the student is an adapter. ``command`` is the command line, for the card.
+    ``command`` is the command line, for the card.
 
     Raises:
         ExportError: there is no such student, the student is not trained, or ``output`` is taken or cannot be written.
-        ModelError: the base does not load.
     """
     found = find_student(run, arm, generation, student)
     with write_folder(output, force=force) as folder:
-        written = write_model(found, folder, output, merged=merged)
-        lineage = make_lineage(found, written, command)
+        written = write_model(found, folder, output)
+        lineage = {**make_lineage(found, command), **describe_training(found, written)}
         describe(folder, lineage, format_card(lineage))
     words = [f"{output}: {written['kind']} of {found.training} of {found.config.name}, with README.md and lineage.json"]
-    if lineage["evaluation"] is None:
+    if lineage["numbers"] is None:
         words.append(
-            f"warning: {run} has no numbers of this student, so the card has no test accuracy, purity or "
-            "trust metrics; when `curate run` has ended, export again with --force"
+            f"warning: {run} has no numbers of this student, so the card has none; when `curate run` has ended, export "
+            "again with --force"
         )
     return words + stop_lines(lineage)
 
 
-def write_model(student: Trained, folder: Path, output: Place, *, merged: bool) -> Json:
+def write_model(student: Trained, folder: Path, output: Place) -> Json:
     """Write the student's weights to a folder that will become ``output``, and describe them.
 
     Return ``kind``, ``has_base`` (whether the adapter's base, which was merged for this run, is exported too, in
     ``base``), and ``files``.
     """
     model, has_base = student.model, False
-    if merged and model.adapter is not None:
-        dtype = getattr(load_configuration(model), "dtype", None) or torch.float32
-        weights: Any = load_model(model)  # in float32, the adapter merged into the base; saved in the base's own type
-        weights.to(dtype).save_pretrained(folder)
-        load_tokenizer(model).save_pretrained(folder)
-        return {"kind": "merged model", "has_base": False, "files": describe_files(folder)}
     require_enclosed(student.folder)
     source = fetch_folder(str(student.folder))
     shutil.copytree(source, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
@@ -113,6 +102,19 @@ def write_model(student: Trained, folder: Path, output: Place, *, merged: bool) 
         file.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
     kind = "full model" if model.adapter is None else "adapter"
     return {"kind": kind, "has_base": has_base, "files": describe_files(folder)}
+
+
+def describe_training(student: Trained, written: JsonView) -> Json:
+    """Return the parts of a student's lineage that are not of its rows: what was ``written``, base and recipe."""
+    inputs, record = student.record.inputs, student.record.outputs["training"]
+    recipe, base = find_student_section(inputs["recipe"]).from_key(inputs["recipe"]), ModelRef.from_json(inputs["base"])
+    settings = recipe.model_dump(mode="json", exclude=recipe.RESOURCES)  # all that the weights depend on
+    return {
+        "student": {"stage": student.training, "name": student.name or None, **written},
+        "base": {**base.to_json(), "on_hub": is_on_hub(base)},
+        "recipe": {**settings, "seed": inputs["seed"]},
+        "training": {name: record[name] for name in ("num_rows", "num_dropped", "num_epochs")},
+    }
 
 
 def format_card(lineage: JsonView) -> str:
@@ -130,25 +132,28 @@ def _make_front_matter(lineage: JsonView) -> ModelCardData:
     """Return the card's metadata, without the base if it is not on the hub."""
     student, base, recipe = lineage["student"], lineage["base"], lineage["recipe"]
     is_adapter = student["kind"] == "adapter"
-    accuracy = ((lineage["evaluation"] or {}).get("accuracy") or {}).get("student")
-    parts = [lineage["run"]["name"], *([student["name"]] if student["name"] else []), student["arm"]]
-    name = f"{'-'.join(parts)}-gen{student['generation']}"
+    accuracy = lineage["numbers"] and lineage["numbers"]["accuracy"]["student"]
+    parts = [lineage["run"]["name"], student["name"], lineage["arm"]["name"]]
+    name = f"{'-'.join(part for part in parts if part)}-gen{lineage['generation']}"
     result = EvalResult(
         task_type="text-generation",
-        dataset_type=lineage["data"]["domain"]["name"],
+        dataset_type=lineage["domain"]["name"],
         dataset_name=f"test split of {lineage['run']['name']}",
         metric_type="accuracy",
         metric_value=None if accuracy is None else accuracy["value"],
     )
-    sources = (str(source["path"]) for source in lineage["data"]["sources"].values())
-    links = [re.match(r"(?:hf://|https://huggingface\.co/)datasets/([\w.-]+/[\w.-]+)", path) for path in sources]
     return ModelCardData(
         base_model=base["base"] if base["on_hub"] else None,
         base_model_relation=("adapter" if is_adapter else "finetune") if base["on_hub"] else None,
         library_name="peft" if is_adapter else "transformers",
         pipeline_tag="text-generation",
-        tags=["trust-curation", "weak-to-strong", recipe["method"], student["arm"], *(["lora"] if is_adapter else [])],
-        datasets=sorted({link[1] for link in links if link}) or None,  # sources that are read from the hub
+        tags=[
+            "trust-curation",
+            "weak-to-strong",
+            recipe["method"],
+            lineage["arm"]["name"],
+            *(["lora"] if is_adapter else []),
+        ],
         model_name=name,
         eval_results=None if accuracy is None else [result],
     )
@@ -190,7 +195,7 @@ def export_rows(
         rows = io.open_table(table).scanner(batch_size=PART_ROWS, scan_in_order=True).to_reader()
     with write_folder(output, force=force, marker=MARKER) as folder:
         num_files = write_data(rows, folder / "data", form)
-        lineage = describe_rows_lineage(student, num_rows, describe_files(folder), command)
+        lineage = {**make_lineage(student, command), "files": describe_files(folder)}
         card = _make_card(lineage, pairs="chosen" in io.open_table(table).schema.names)
         describe(folder, lineage, card, MARKER)
     kind = f"{'Parquet' if form == 'parquet' else 'JSONL'} file{'s' if num_files > 1 else ''}"
@@ -276,11 +281,11 @@ def write_data(rows: pa.RecordBatchReader, folder: Path, form: str) -> int:
 
 
 def _make_card(lineage: JsonView, *, pairs: bool) -> str:
-    rows = lineage["rows"]
+    arm = lineage["arm"]["name"]
     metadata = DatasetCardData(
-        pretty_name=f"{lineage['run']['name']}, rows of the arm {rows['arm']}",
+        pretty_name=f"{lineage['run']['name']}, rows of the arm {arm}",
         task_categories=["text-generation"],
-        tags=["trust-curation", "weak-to-strong", rows["arm"]],
+        tags=["trust-curation", "weak-to-strong", arm],
         configs=[{"config_name": "default", "data_files": [{"split": "train", "path": "data/train-*"}]}],
     )
     return _render_card(metadata, "rows_card.md.j2", lineage, pairs=pairs)

@@ -7,7 +7,7 @@ from typing import Self
 
 import numpy as np
 
-from curation.arms import ARMS, REFERENCE_ARM, TRUST, Configured, Fitted
+from curation.arms import REFERENCE_ARM, TRUST, Configured, Fitted
 from curation.commands.export.files import is_on_hub
 from curation.config import AnswersConfig, RunConfig, TrustConfig
 from curation.config.load import load_config
@@ -21,7 +21,6 @@ from curation.rundir.graph import Position, Stage
 from curation.rundir.manifest import Manifest, StageRecord
 from curation.stages.fit import FitTrust, Search
 from curation.stages.label import Label, Read
-from curation.stages.score import Score
 from curation.stages.select import Select, WritePreferences
 from curation.stages.training import TrainStudent
 from curation.storage.paths import Place, require_reachable, to_place
@@ -165,14 +164,6 @@ class Student(RecordedRun):
         """The numbers of the generation; ``None`` outside the main chain, as cards have no results there."""
         return None if self.measured is None or self.branch else self.measured["numbers"]
 
-    @property
-    def trust(self) -> StageRecord | None:
-        """The record of the stage that fitted the arm's trust function; ``None`` if nothing is fitted."""
-        trust = ARMS[self.arm].trust
-        if not isinstance(TRUST[trust], Fitted | Configured):
-            return None
-        return self.of_generation("source", get_fitting_class(self.config, trust), of=trust)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Trained(Student):
@@ -189,22 +180,6 @@ class Trained(Student):
     def folder(self) -> Place:
         """The folder to which the training saved the student."""
         return to_place(self.model.adapter or self.model.base)
-
-
-def _find_changed_stage(student: Trained) -> str | None:
-    """Return a stage that ran again after the student was trained, which replaced its outputs, or ``None``."""
-    selected, scored = student.selecting, student.of_generation("pool", Score)
-    digests = {} if selected is None else {name: item["digest"] for name, item in selected.outputs["arms"].items()}
-    if selected is None or student.record.inputs["digest"] != digests.get(student.arm):
-        return "select"
-    if scored is not None and selected.inputs["choice"]["labels"] != scored.outputs["labels"]:
-        return "score-pool"
-    fitted, arm = student.trust, ARMS[student.arm]
-    if arm.ranked and fitted is not None:
-        scoring = [student.of_generation("pool", kind) for kind in (Score, Label)]
-        if fitted.outputs["trust"]["digest"] not in json.dumps([item.inputs for item in scoring if item is not None]):
-            return fitted.name
-    return None
 
 
 def find_student(run: Place, arm: str | None, generation: int | None, name: str | None = None) -> Trained:
@@ -236,8 +211,10 @@ def find_student(run: Place, arm: str | None, generation: int | None, name: str 
     if (record := manifest.find(at, TrainStudent)) is None:
         raise ExportError(f"{run}: {student.training} is not trained yet; {finish}; {trained}")
     found = Trained(config=config, manifest=manifest, arm=arm, generation=generation, name=student.name, record=record)
-    if (changed := _find_changed_stage(found)) is not None:
-        raise ExportError(f"{run}: {changed} changed since {found.training} was trained; {finish} again")
+    selected = student.selecting
+    selected_digest = None if selected is None else selected.outputs["arms"].get(arm, {}).get("digest")
+    if record.inputs["digest"] != selected_digest:
+        raise ExportError(f"{run}: select changed since {found.training} was trained; {finish} again")
     if not found.folder.is_dir():
         raise ExportError(f"{found.folder}: the files of {found.training} are gone; restore them, or run it elsewhere")
     return found

@@ -86,7 +86,7 @@ def export_trust(
         parts: dict[str, PackagePart] = {name: found[0] for name, found in made.items() if not isinstance(found, str)}
         reference = sample_reference(fit, function, [state for part in parts.values() for state in part.inputs])
         description = _make_description(fit, rows, reference, parts, command)
-        about = {kind.TITLE: parts[name].summary if name in parts else kind.ABSENT for name, kind in PARTS.items()}
+        about = {part.TITLE: part.words for part in parts.values()}
         card = load_template("trust_card.md.j2").render(description.model_dump(mode="json"), about=about)
         with write_folder(output, force=force, marker=PACKAGE) as folder:
             package = write(
@@ -296,8 +296,6 @@ def read_calibration_rows(fit: Fit, function: "StateTrust") -> tuple[GradedScore
         labels, graded = (TableRef.from_json(fit.record.inputs[name]) for name in ("labels", "grades"))
         keep = partial(has_held_out_score, function)
     rows = _read_graded(labels, graded, fit.name, function, keep)
-    if get_domain(fit.config.domain_of("pool")).closed_labels() is None:
-        rows = rows._replace(label_M=None)  # nothing is cut by label
     if not len(rows.correct_M):
         return None, None
     return rows, CalibrationRows(
@@ -331,8 +329,7 @@ def _read_graded(
     scored = set(stored) <= set(table.schema.names)  # while it was labelled: then the states are not all there
     features = stored if scored else list(function.features)
     parts: list[tuple[npt.NDArray[Any], ...]] = []
-    columns = list(dict.fromkeys(["row_id", "label", *features]))
-    for batch in table.scanner(columns=columns, filter="error IS NULL").to_batches():
+    for batch in table.scanner(columns=["row_id", "label", *features], filter="error IS NULL").to_batches():
         row_ids_B = batch.column("row_id").to_numpy()
         kept_B = np.isin(row_ids_B, graded.row_ids_N)
         kept_B &= True if keep is None else keep(row_ids_B)
@@ -340,14 +337,14 @@ def _read_graded(
         scores = _compute_held_out_scores(
             batch, function, stored if scored else None
         )  # of another split the plain ones
-        parts.append((row_ids_B[kept_B], batch.column("label").to_numpy(zero_copy_only=False), *scores))
+        parts.append((row_ids_B[kept_B], *scores))
     if not parts:
         none = np.zeros(0, dtype=np.float32)
         return GradedScores(none, none, none.astype(np.bool_))
-    row_ids_M, label_M, raw_M, trust_M = (np.concatenate(part) for part in zip(*parts, strict=True))
+    row_ids_M, raw_M, trust_M = (np.concatenate(part) for part in zip(*parts, strict=True))
     order_M = np.argsort(row_ids_M)
     place_M = np.searchsorted(graded.row_ids_N, row_ids_M[order_M])
     raw_M, trust_M = (scores_M[order_M].astype(np.float32) for scores_M in (raw_M, trust_M))
-    found = GradedScores(raw_M, trust_M, graded.correct_N[place_M], label_M[order_M])
+    found = GradedScores(raw_M, trust_M, graded.correct_N[place_M])
     cluster_M = None if graded.cluster_N is None else graded.cluster_N[place_M]
     return found.subset(find_independent(graded.question_N[place_M], row_ids_M[order_M], cluster_M))

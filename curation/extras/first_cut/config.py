@@ -34,7 +34,6 @@ class Cascade(PackagePart):
 
     TITLE: ClassVar[str] = "first cut"
     FILES: ClassVar[tuple[str, ...]] = ("cascade.parquet",)
-    ABSENT: ClassVar[str] = "none: filters by this package have no cascade"
 
     states: tuple[str, ...]
     """States that the teacher keeps for this function and the package's own, in the order of the run."""
@@ -46,15 +45,6 @@ class Cascade(PackagePart):
     """Number of rows of ``cascade.parquet``, labelled rows on which neither function was fitted."""
     cut: dict[str, Any]
     """First cut for a filter that keeps the share ``keep`` (``find_first_cut``)."""
-
-    @property
-    def summary(self) -> str:
-        """Description of the cut for the package's page."""
-        of = "split calibration" if self.split == "calibration" else "source, held out from the fit"
-        return (
-            f"reads {', '.join(self.inputs)}, set on {self.num_rows} rows of the {of}; where the best {self.keep} is "
-            f"kept: {self.words}"
-        )
 
     def check(self, package: "TrustPackage") -> None:
         """Refuse a package whose held-out rows cannot be read."""

@@ -6,7 +6,6 @@ _HERE = "curation.extras.tracking"
 TRACKING = Feature(
     section=f"{_HERE}.config:TrackingConfig",
     is_on=True,
-    credentials=("mlflow.uri",),
     require=f"{_HERE}.publish:require",
     publish=f"{_HERE}.publish:publish_report",
 )

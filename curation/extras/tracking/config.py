@@ -1,36 +1,20 @@
 """The configuration section of experiment trackers."""
 
-from typing import Literal
-
 from curation.config.base import Section
 
 
-class MlflowConfig(Section):
-    """The place in MLflow to which a finished run is written."""
-
-    uri: str | None = None
-    """Tracking server or store; by default the one that MLflow finds, first by ``MLFLOW_TRACKING_URI``."""
-    experiment: str = "trust-curation"
-    """Name of the experiment to which the run belongs."""
-
-
-class WandbConfig(Section):
-    """The place in Weights & Biases to which a run is written; the key is from ``wandb login`` or ``WANDB_API_KEY``."""
-
-    project: str = "trust-curation"
-    """Name of the project to which the run belongs."""
-    entity: str | None = None
-    """User or team; by default the user's own default."""
-    mode: Literal["online", "offline"] = "online"
-    """``offline`` keeps the run on this machine, for ``wandb sync``."""
-
-
 class TrackingConfig(Section):
-    """Experiment trackers to which a finished run is written, e.g. ``{mlflow: {}}``; by default none."""
+    """Experiment trackers to which a finished run is written, e.g. ``{mlflow: my-project}``; by default none.
 
-    mlflow: MlflowConfig | None = None
-    wandb: WandbConfig | None = None
+    Where they are is said by their own environment variables, on the driver's node.
+    """
 
-    def given(self) -> dict[str, MlflowConfig | WandbConfig]:
-        """Return the configured trackers by name, which is the name of the tracker's package too."""
-        return {name: config for name, config in self if config is not None}
+    mlflow: str | None = None
+    """Experiment of MLflow to which the run belongs. ``MLFLOW_TRACKING_URI`` is the server or store."""
+    wandb: str | None = None
+    """Project of Weights & Biases to which the run belongs. The key is from ``wandb login`` or ``WANDB_API_KEY``;
+    ``WANDB_ENTITY`` is a team, ``WANDB_MODE=offline`` keeps the run for ``wandb sync``."""
+
+    def given(self) -> dict[str, str]:
+        """Return the project by tracker, whose name is that of its package too."""
+        return {name: project for name, project in self if project is not None}

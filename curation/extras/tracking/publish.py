@@ -1,20 +1,17 @@
 """Publishing of a finished run to MLflow and Weights & Biases, whose errors are reported and never fail the run."""
 
 import importlib.util
-import posixpath
 import re
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from curation.errors import ConfigError
-from curation.escaping import escape_text, format_error
-from curation.extras.tracking.config import MlflowConfig, TrackingConfig, WandbConfig
+from curation.escaping import format_error
+from curation.extras.tracking.config import TrackingConfig
 from curation.json_types import JsonView
-from curation.redaction import HIDDEN
 from curation.refs import fingerprint
 from curation.storage.paths import Place
 
@@ -25,8 +22,6 @@ NUM_PARAMS, NUM_METRICS = 100, 900
 """Maximum numbers of parameters and metrics per request: MLflow's servers accept 100 parameters, and 1,000 in all."""
 MAX_PARAMETER = 500
 """Maximum length of a parameter that MLflow's servers of all versions accept, in characters."""
-MAX_TAG = 5000
-MAX_NAME = 250
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +32,7 @@ class TrackedRun:
     """Digest of the settings and the run directory, so that a repeated command writes the same entry."""
     name: str
     settings: JsonView
-    """The nested configuration, without ``tracking``, whose address may contain a password."""
+    """The nested configuration."""
     numbers: Mapping[str, float]
     """Numbers by name, e.g. ``gen-0/trust/purity``; interval and number of rows end in ``_low``, ``_high``, ``_n``."""
     curves: Mapping[str, Sequence[tuple[int, float]]]
@@ -48,18 +43,9 @@ class TrackedRun:
     files: Mapping[str, str]
     """Texts of the report's files by file name."""
 
-    def inert(self) -> "TrackedRun":
-        """Return the entry with control characters, and others that a store may refuse, escaped."""
-        return TrackedRun(**_make_inert(vars(self)))
-
 
 def require(config: TrackingConfig) -> None:
-    """Refuse trackers whose packages are not installed, or whose addresses lost their credentials when saved."""
-    if config.mlflow is not None and HIDDEN in (config.mlflow.uri or ""):
-        raise ConfigError(
-            f"tracking.mlflow.uri: {config.mlflow.uri}: its credentials are not kept in a run directory; give the "
-            "address again by --set, or set tracking.mlflow.uri=null and the variable MLFLOW_TRACKING_URI"
-        )
+    """Refuse trackers whose packages are not installed."""
     for name in config.given():
         found = importlib.util.find_spec(name)
         if found is None or found.origin is None:  # a plain folder, such as the one that W&B creates
@@ -78,13 +64,12 @@ def publish_report(config: TrackingConfig, report: JsonView, directory: Place) -
 
 def publish(config: TrackingConfig, entry: TrackedRun) -> Iterator[str]:
     """Publish an entry to each tracker; yield a sentence for each that failed, or timed out and is abandoned."""
-    inert = entry.inert()
-    for name, settings in config.given().items():
+    for name, project in config.given().items():
         problems: list[str] = []
 
-        def log(name: str = name, settings: object = settings, problems: list[str] = problems) -> None:
+        def log(name: str = name, project: str = project, problems: list[str] = problems) -> None:
             try:
-                TRACKERS[name](settings, inert)
+                TRACKERS[name](project, entry)
             except Exception as error:  # a client of another project, its server, the network: none may cost the run
                 problems.append(f"{type(error).__name__}: {format_error(error)}")
 
@@ -98,11 +83,10 @@ def publish(config: TrackingConfig, entry: TrackedRun) -> Iterator[str]:
 
 def make_entry(report: JsonView, directory: str, files: Mapping[str, str]) -> TrackedRun:
     """Return the entry of a run's report (``curation.report.collect``)."""
-    settings = {key: value for key, value in report["config"].items() if key != "tracking"}
     return TrackedRun(
-        id=fingerprint({"directory": directory, "settings": settings})[:16],
+        id=fingerprint({"directory": directory, "settings": report["config"]})[:16],
         name=report["name"],
-        settings=settings,
+        settings=report["config"],
         numbers=dict(_iter_numbers(report)),
         curves=dict(_iter_curves(report)),
         tags={"run_dir": directory, "domain": report["domain"], **report["versions"]},
@@ -117,42 +101,27 @@ def _iter_numbers(report: JsonView) -> Iterator[tuple[str, float]]:
         yield f"{at}/num_pool", generation["num_pool"]
         yield from _estimate(f"{at}/teacher/accuracy", generation["teacher"]["test"])
         yield from _estimate(f"{at}/teacher/pool_accuracy", generation["teacher"]["pool"])
-        yield from _estimate(f"{at}/base/accuracy", generation["base"])
         for arm in generation["arms"]:
-            place = f"{at}/{arm['name']}"
-            yield f"{place}/num_selected", arm["num_selected"]
-            yield from _estimate(f"{place}/purity", arm["purity"])
-            yield from _iter_student(place, arm)
-        for student in generation["students"]:
-            yield from _estimate(f"{at}/students/{student['name']}/base/accuracy", student["base"])
+            yield f"{at}/{arm['name']}/num_selected", arm["num_selected"]
+            yield from _estimate(f"{at}/{arm['name']}/purity", arm["purity"])
+        for place, student in _iter_students(generation):
+            yield from _estimate(f"{place}/base/accuracy", student["base"])
             for arm in student["arms"]:
-                yield from _iter_student(f"{at}/students/{student['name']}/{arm['name']}", arm)
+                yield from _estimate(f"{place}/{arm['name']}/accuracy", arm["accuracy"])
+                if arm["recovery"] is not None:
+                    yield f"{place}/{arm['name']}/recovery", arm["recovery"]
         for rows in ("validation", "pool"):
-            for view, table in generation["trust"].get(rows, {}).items():
-                for function, found in table["functions"].items():
-                    for number in ("auc", "ece", "brier"):
-                        yield from _estimate(f"{at}/trust/{function}/{rows}_{view}_{number}", found[number])
-                yield from _estimate(f"{at}/trust/constant/{rows}_{view}_brier", table["constant"]["brier"])
-    for line in [] if report["chain"] is None else report["chain"]["lines"]:
-        for index, point in enumerate(line["accuracy"]):
-            yield from _estimate(f"chain/{line['kind']}/{line['arm']}/gen-{index}/accuracy", point)
-
-
-def _iter_student(place: str, arm: JsonView) -> Iterator[tuple[str, float]]:
-    """Yield the accuracy and the recovery of an arm's student."""
-    yield from _estimate(f"{place}/accuracy", arm["accuracy"])
-    if arm["recovery"] is not None:
-        yield f"{place}/recovery", arm["recovery"]
-        low_high = arm["recovery_interval"] or ()
-        yield from zip((f"{place}/recovery_low", f"{place}/recovery_high"), low_high, strict=False)
+            functions = generation["trust"].get(rows, {}).get("parsed", {}).get("functions", {})
+            for function, found in functions.items():
+                for number in ("auc", "ece", "brier"):
+                    yield from _estimate(f"{at}/trust/{function}/{rows}_{number}", found[number])
 
 
 def _iter_curves(report: JsonView) -> Iterator[tuple[str, list[tuple[int, float]]]]:
     for generation in report["generations"]:
-        at = f"gen-{generation['index']}"
-        trained = {f"{at}/{arm}": training for arm, training in generation["training"].items()}
-        for student in generation["students"]:
-            trained |= {f"{at}/students/{student['name']}/{arm}": own for arm, own in student["training"].items()}
+        trained = {
+            f"{place}/{arm}": own for place, of in _iter_students(generation) for arm, own in of["training"].items()
+        }
         for place, training in trained.items():
             curves = dict(training["curves"])
             steps = [round(step) for step in curves.pop("step")]
@@ -161,19 +130,18 @@ def _iter_curves(report: JsonView) -> Iterator[tuple[str, list[tuple[int, float]
                     yield f"{place}/training/{name}", points
 
 
+def _iter_students(generation: JsonView) -> Iterator[tuple[str, JsonView]]:
+    """Yield the place and the numbers of the student that teaches, which are the generation's, and of each further."""
+    at = f"gen-{generation['index']}"
+    yield at, generation
+    yield from ((f"{at}/students/{student['name']}", student) for student in generation["students"])
+
+
 def _estimate(name: str, estimate: JsonView | None) -> Iterator[tuple[str, float]]:
     """Yield an estimate's value, interval and number of rows; nothing if the estimate is undefined."""
     if estimate is not None and estimate["value"] is not None:
         yield name, estimate["value"]
         yield from ((f"{name}_{key}", estimate[key]) for key in ("low", "high", "n") if estimate[key] is not None)
-
-
-def _make_inert(value: object) -> Any:
-    if isinstance(value, str):
-        return escape_text(value, page=True)
-    if isinstance(value, Mapping):
-        return {_make_inert(key): _make_inert(part) for key, part in value.items()}
-    return [_make_inert(part) for part in value] if isinstance(value, list) else value
 
 
 def iter_leaves(value: object, path: str = "") -> Iterator[tuple[str, str]]:
@@ -185,53 +153,41 @@ def iter_leaves(value: object, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, str(value)
 
 
-def log_to_mlflow(config: MlflowConfig, entry: TrackedRun) -> None:
+def log_to_mlflow(project: str, entry: TrackedRun) -> None:
     """Write an entry as a finished run: settings as parameters, curves by step, the report as artifacts."""
     from mlflow.entities import Metric, Param
     from mlflow.tracking import MlflowClient
 
-    client = MlflowClient(tracking_uri=config.uri)
-    experiment = client.get_experiment_by_name(config.experiment)
-    where = client.create_experiment(config.experiment) if experiment is None else experiment.experiment_id
+    def named(text: str) -> str:
+        return re.sub(r"[^\w.\- :/]", "_", text)  # MLflow takes no other characters
+
+    client = MlflowClient()
+    experiment = client.get_experiment_by_name(project)
+    where = client.create_experiment(project) if experiment is None else experiment.experiment_id
     before = client.search_runs([where], f"tags.`{ID_TAG}` = '{entry.id}'", max_results=1)
-    tags = {make_valid_name(f"curation.{name}"): value[:MAX_TAG] for name, value in entry.tags.items()}
+    tags = {named(f"curation.{name}"): value for name, value in entry.tags.items()}
     run = before[0] if before else client.create_run(where, run_name=entry.name, tags={ID_TAG: entry.id, **tags})
     run_id, now = str(run.info.run_id), int(1000 * time.time())
 
-    metrics = [Metric(make_valid_name(name), float(value), now, 0) for name, value in entry.numbers.items()]
+    metrics = [Metric(named(number), float(value), now, 0) for number, value in entry.numbers.items()]
     for curve, points in entry.curves.items():  # MLflow would keep a step that is given again as another point
-        name = make_valid_name(curve)
-        known = {point.step for point in client.get_metric_history(run_id, name)} if before else set()
-        metrics += [Metric(name, float(value), now, step) for step, value in points if step not in known]
-    params = [Param(make_valid_name(name), value[:MAX_PARAMETER]) for name, value in iter_leaves(entry.settings)]
+        known = {point.step for point in client.get_metric_history(run_id, named(curve))} if before else set()
+        metrics += [Metric(named(curve), float(value), now, step) for step, value in points if step not in known]
+    params = [Param(named(key), value[:MAX_PARAMETER]) for key, value in iter_leaves(entry.settings)]
     while metrics or params:
         client.log_batch(run_id, metrics=metrics[:NUM_METRICS], params=params[:NUM_PARAMS])
         metrics, params = metrics[NUM_METRICS:], params[NUM_PARAMS:]
-    for name, text in entry.files.items():
-        client.log_text(run_id, text, name)
+    for file, text in entry.files.items():
+        client.log_text(run_id, text, file)
     client.set_terminated(run_id)
 
 
-def make_valid_name(text: str) -> str:
-    """Return the text if MLflow accepts it as a name; else a similar name with a digest, which is unique to the text.
-
-    A name must be short, be a normal relative path, and contain only letters, digits and a few punctuation characters.
-    """
-    name = re.sub(r"[^\w.\- :/]", "_", text)
-    if text and name == text and len(text) <= MAX_NAME and posixpath.normpath(text) == text and text[0] not in "./":
-        return text
-    near = posixpath.normpath(name[:MAX_NAME]).lstrip("./")[: MAX_NAME - 20]
-    return f"{near}-{fingerprint(text)}"
-
-
-def log_to_wandb(config: WandbConfig, entry: TrackedRun) -> None:
+def log_to_wandb(project: str, entry: TrackedRun) -> None:
     """Write an entry as a finished run: curves in the history, a row a step, numbers in the summary, the report."""
     import wandb
 
     run = wandb.init(
-        project=config.project,
-        entity=config.entity,
-        mode=config.mode,
+        project=project,
         id=entry.id,
         resume="allow",
         name=entry.name,
@@ -255,5 +211,5 @@ def log_to_wandb(config: WandbConfig, entry: TrackedRun) -> None:
     run.finish()
 
 
-TRACKERS: dict[str, Callable[[Any, TrackedRun], None]] = {"mlflow": log_to_mlflow, "wandb": log_to_wandb}
+TRACKERS: dict[str, Callable[[str, TrackedRun], None]] = {"mlflow": log_to_mlflow, "wandb": log_to_wandb}
 """Functions that write an entry, which replaces the one with the same id, by the tracker's package."""

@@ -63,7 +63,7 @@ def check_package(
 
 
 def check_runs(package: TrustPackage, runs: FilterTeacherConfig) -> None:
-    """Refuse a backend, scripted answers or a served model that would change the teacher's answers."""
+    """Refuse a backend or a served model that would change the teacher's answers."""
     if (problem := next(_find_other_answers(package, runs), None)) is not None:
         raise PackageError(f"{package.uri}: was fitted on {problem}")
 
@@ -91,12 +91,6 @@ def _find_other_answers(package: TrustPackage, runs: FilterTeacherConfig) -> Ite
             f"answers of the backend {fitted.backend}, and teacher.backend is {runs.backend}; only backends that load "
             "the same weights stand for each other"
         )
-    for name in ("completions", "state_size") if runs.scripted is not None else ():
-        if (here := getattr(runs.scripted, name)) != (was := getattr(fitted.scripted, name)):
-            yield (
-                f"a scripted teacher with {name} {was}, and teacher.scripted has {here}; leave that key as the package "
-                "has it"
-            )
 
 
 def find_teacher(package: TrustPackage, given: ModelRef | str | None = None) -> ModelRef | None:

@@ -37,8 +37,6 @@ _DTYPES = (np.int32, np.uint16, np.int16)
 MAX_ROWS = 10_000_000
 """Maximum number of rows of a package's table."""
 CALIBRATED = pa.schema([("raw", pa.float32()), ("trust", pa.float32()), ("correct", pa.bool_())])
-LABELLED = CALIBRATED.append(pa.field("label", pa.string()))
-"""Columns of calibration rows if labels are a closed set."""
 FORMAT = 2
 PACKAGE, CARD = "package.json", "README.md"
 CALIBRATION, SHIFT, TRUST = "calibration.parquet", "shift.safetensors", "trust"
@@ -63,9 +61,8 @@ def to_floats(column: pa.Array | pa.ChunkedArray) -> Float32s:
 
 def to_graded(table: pa.Table) -> GradedScores:
     """Return calibration rows; a label that could not be read has NaN scores and is never selected."""
-    label_M = table["label"].cast(pa.string()).to_numpy() if "label" in table.column_names else None
     correct_M = table["correct"].to_numpy().astype(np.bool_)
-    return GradedScores(to_floats(table["raw"]), to_floats(table["trust"]), correct_M, label_M)
+    return GradedScores(to_floats(table["raw"]), to_floats(table["trust"]), correct_M)
 
 
 def pack_words(words_NW: Words) -> dict[str, npt.NDArray[Any]]:
@@ -129,8 +126,7 @@ class TrustPackage:
                 "by n, share or threshold"
             )
         with self.reading(CALIBRATION) as path:
-            is_labelled = "label" in pq.read_schema(path).names
-            return to_graded(read_rows(path, LABELLED if is_labelled else CALIBRATED))
+            return to_graded(read_rows(path, CALIBRATED))
 
     def reference(self, further: Sequence[str] = ()) -> dict[str, npt.NDArray[np.floating[Any]]]:
         """Return states of sampled labelled rows, [N, D] by state, with ``further`` ones; empty if trust reads none."""
@@ -185,16 +181,8 @@ def write(
     ``card`` is the text of ``README.md``.
 
     Raises:
-        PackageError: the parts do not agree with the description.
         ModelError: the trust function is missing, or changed since it was pinned.
     """
-    states = {*description.sample.states, *(state for part in description.parts.values() for state in part.inputs)}
-    states.update(WORDS if description.sample.num_texts else ())
-    agree = (calibration is None) == (description.calibration is None) and parts.keys() == description.parts.keys()
-    if not agree or set(reference) - set(SCORES) != states:
-        raise PackageError(
-            f"{folder}: calibration rows, parts and reference states are not those that its description names"
-        )
     for name, ref in {TRUST: trust, **{name: part.trust for name, part in parts.items()}}.items():
         if saved.pin(to_place(ref.uri)).digest != ref.digest:
             raise ModelError(f"{ref.uri}: changed since digest {ref.digest} was taken; fit it again")
@@ -206,8 +194,6 @@ def write(
     if calibration is not None:
         scores = [pa.array(scores_M, pa.float32(), from_pandas=True) for scores_M in calibration[:2]]
         rows = pa.table([*scores, pa.array(calibration.correct_M)], schema=CALIBRATED)
-        if calibration.label_M is not None:
-            rows = rows.append_column(LABELLED.field("label"), pa.array(calibration.label_M, pa.string()))
         pq.write_table(rows, folder / CALIBRATION)
     if reference:
         save_file({name: np.ascontiguousarray(states_ND) for name, states_ND in reference.items()}, folder / SHIFT)

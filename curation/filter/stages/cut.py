@@ -1,7 +1,7 @@
 """The cut of a filter: a condition on each row alone, which later rows are tested by, too; scores are streamed."""
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
@@ -12,10 +12,8 @@ import pyarrow.parquet as pq
 from curation.arrays import Bools
 from curation.config.base import count_share
 from curation.config.filter import CertifiedConfig, KeepConfig
-from curation.domains import get_domain
-from curation.domains.class_counts import find_class_places
-from curation.errors import BudgetError, PackageError, SourceError
-from curation.filter.package.folder import TrustPackage, load, to_floats, to_graded
+from curation.errors import BudgetError, SourceError
+from curation.filter.package.folder import CALIBRATED, TrustPackage, load, to_floats, to_graded
 from curation.hashing import derive
 from curation.json_types import Json
 from curation.refs import TableRef, fingerprint
@@ -31,7 +29,6 @@ from curation.tables import io, schemas
 ALL_TIES = 2**64 - 1
 """Value of a bound's ``tie`` with which every row of exactly the bound's score passes."""
 BATCH_ROWS = 8192
-CALIBRATION = ("raw", "trust", "correct")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +37,6 @@ class ThresholdCut:
 
     column: str
     bound: Bound
-    """Bound of the values; the lowest one if labels have cuts of their own."""
-    by_label: Mapping[str, float] | None = None
-    """Lowest value that passes by label (rows with other labels fail), or None if labels have no own cuts."""
 
     def iter_passing(
         self, labels: TableRef, columns: Sequence[str], fragment: int | None = None
@@ -66,15 +60,11 @@ class ThresholdCut:
         usable_N = labels.column("label").is_valid().to_numpy(zero_copy_only=False)
         usable_N &= labels.column("error").is_null().to_numpy(zero_copy_only=False)
         score_N = np.where(usable_N, to_floats(labels.column(self.column)), np.float32(np.nan))
-        passes_N: Bools = np.asarray(self.bound.passes(labels.column("row_id").to_numpy(), score_N))
-        if self.by_label is None:
-            return passes_N
-        least_T = np.append([*self.by_label.values()], np.inf)
-        return passes_N & (score_N >= least_T[find_class_places(labels.column("label"), [*self.by_label])])
+        return np.asarray(self.bound.passes(labels.column("row_id").to_numpy(), score_N))
 
     def to_json(self) -> Json:
         """Return the threshold as a JSON object."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return asdict(self)
 
     @classmethod
     def from_json(cls, value: Json) -> Self:
@@ -88,59 +78,29 @@ class CertifyingRows(NamedTuple):
     rows: GradedScores
     floor: float | None
     """Least raw score of the rows from which they were drawn, or None if from all rows."""
-    classes: Sequence[str] = ()
-    """Closed set of labels, if each has a cut of its own; empty otherwise."""
 
 
 def read_certifying_rows(config: CertifiedConfig, package: TrustPackage) -> CertifyingRows:
-    """Return the rows that certify a cut, fresh or else the package's; refuse them where labels are missing."""
+    """Return the rows that certify a cut, fresh or else the package's."""
     given = config.calibration
-    found = CertifyingRows(package.calibration(), None) if given is None else read_calibration(given)
-    if config.per == "all":
-        return found
-    domain, label_M = get_domain(package.description.domain), found.rows.label_M
-    classes, problem = domain.closed_labels() or (), None
-    if domain.label_sets is not None:
-        problem = (
-            f"with domain.multi, as in {package.uri}, a row may have several classes, and is right where the whole set "
-            "is, so that no class has rows of its own to certify; leave per out"
-        )
-    elif not classes:
-        problem = f"domain {domain.name} of {package.uri} has no closed set of labels; leave per out"
-    elif label_M is None:
-        mend = "export the package again" if given is None else "give them in a column 'label'"
-        problem = f"the calibration rows of {given or package.uri} have no labels; {mend}"
-    elif strange := sorted({label for label in label_M.tolist() if label is not None}.difference(classes)):
-        problem = (
-            f"the calibration rows of {given or package.uri} have the label {strange[0]!r}, which is none of the "
-            f"domain's {len(classes)} classes; write it as one of {', '.join(map(str, classes[:8]))}"
-        )
-    if problem is not None:
-        raise PackageError(f"keep.certified.per: label: {problem}")
-    return found._replace(classes=classes)
+    return CertifyingRows(package.calibration(), None) if given is None else read_calibration(given)
 
 
 def read_calibration(path: str) -> CertifyingRows:
-    """Return the calibration rows in a Parquet file with the columns ``CALIBRATION``; refuse any other file."""
+    """Return the calibration rows in a Parquet file with the columns ``CALIBRATED``; refuse any other file."""
     try:
         opened, inner = get_filesystem(path)
-        table = pq.read_table(inner, filesystem=opened)
+        table = pq.read_table(inner, filesystem=opened, schema=CALIBRATED)
+        facts = pq.read_schema(inner, filesystem=opened).metadata or {}
     except (OSError, pa.ArrowException) as error:
         raise SourceError(f"keep.certified.calibration: {path}: cannot be read as Parquet: {error}") from error
-    for name in CALIBRATION:
-        kinds = pa.types.is_boolean if name == "correct" else pa.types.is_floating
-        if name not in table.column_names or not kinds(table[name].type):
-            found = f"is {table[name].type}" if name in table.column_names else "is missing"
-            wanted = "true or false" if name == "correct" else "a floating-point number"
-            raise SourceError(
-                f"keep.certified.calibration: {path}: column {name!r} {found}; give {', '.join(CALIBRATION)}, "
-                f"{name} as {wanted}"
-            )
+    for name in CALIBRATED.names:
         if nulls := table[name].null_count:
             raise SourceError(
-                f"keep.certified.calibration: {path}: {nulls:,} rows have no {name!r}; leave these rows out"
+                f"keep.certified.calibration: {path}: column {name!r} is missing, or has no value in {nulls:,} rows; "
+                "give raw and trust as numbers and correct as true or false, and leave other rows out"
             )
-    floor = (table.schema.metadata or {}).get(b"floor")
+    floor = facts.get(b"floor")
     return CertifyingRows(to_graded(table), None if floor is None else float(floor))
 
 
@@ -211,8 +171,7 @@ class MakeCut(Stage, Packaged):
         keep = self.keep
         given = None if keep.certified is None else read_certifying_rows(keep.certified, self.loaded())
         found = decide([*self.tables.values()], self.function, keep, given, seed=self.seed)
-        by_class = ", by class from there on" if "by_label" in found.threshold else ""
-        task.say(f"{keep.words}: rows with a trust of {found.lowest_trust:.4f} and more pass{by_class}")
+        task.say(f"{keep.words}: rows with a trust of {found.lowest_trust:.4f} and more pass")
         if found.num_short:
             task.say(f"{found.num_short:,} rows fewer than asked for: the first cut left no more with a readable label")
         name = fingerprint([found.threshold, self.rule])[:8]
@@ -225,8 +184,7 @@ def check_keep(keep: KeepConfig, package: TrustPackage, num_rows: int) -> None:
     if keep.certified is not None:
         read_certifying_rows(keep.certified, package)
     elif keep.threshold is None:
-        of = f"the pool's {num_rows:,} rows"
-        _count_wanted(keep, num_rows, num_rows, some=of, readable=of)
+        _count_wanted(keep, num_rows, num_rows)
 
 
 def decide(
@@ -253,7 +211,6 @@ def decide(
     column, short, lowest = raw, 0, float("nan")
     bound: Bound | None = None
     risk: Json | None = None
-    by_label: dict[str, float] | None = None
     if keep.threshold is not None:
         column, lowest = trust, float(np.float32(keep.threshold))  # trust is float32: 0.9 passes a threshold of 0.9
         if best < lowest:
@@ -263,17 +220,15 @@ def decide(
             )
     elif keep.certified is not None:
         assert given is not None, "the caller reads them"
-        graded: Any = {"calibration": given.rows, "floor": given.floor, "classes": given.classes}
+        graded: Any = {"calibration": given.rows, "floor": given.floor}
         counted = Pool(num_rows=labelled, scores=pool, seed=derive(seed, "risk"), **graded)
-        risk, lowest, by_label = _compute_certified(keep.certified, counted)
+        risk, lowest = _compute_certified(keep.certified, counted)
     else:
-        of = f"{labelled + dropped:,} labelled rows"
-        readable = f"the {scored + dropped:,} of {of} that have a label that can be read"
-        wanted = _count_wanted(keep, labelled + dropped, scored + dropped, some=of, readable=readable)
+        wanted = _count_wanted(keep, labelled + dropped, scored + dropped)
         short = max(0, wanted - scored)
         bound = pool.bound(wanted - short, seed)
     bound = bound or Bound(score=lowest, tie=ALL_TIES, seed=0, num_selected=0)
-    threshold = ThresholdCut(column=column, bound=bound, by_label=by_label)
+    threshold = ThresholdCut(column=column, bound=bound)
     passing = (to_floats(batch.column(trust)) for ref in tables for batch in threshold.iter_passing(ref, [trust]))
     return Decision(
         threshold=threshold.to_json(),
@@ -286,37 +241,36 @@ def decide(
     )
 
 
-def _count_wanted(keep: KeepConfig, labelled: int, scored: int, *, some: str, readable: str) -> int:
-    """Return how many rows ``keep`` requests; both counts include dropped rows, ``some`` and ``readable`` name them."""
+def _count_wanted(keep: KeepConfig, labelled: int, scored: int) -> int:
+    """Return how many rows ``keep`` requests of those that are or may be labelled; both counts include dropped rows."""
     wanted = keep.n or count_share(keep.share or 0.0, labelled)
     if wanted < 1:
         raise BudgetError(
-            f"keep.share: nothing is written: {keep.share} of {some} is less than one; give a larger share"
+            f"keep.share: nothing is written: {keep.share} of {labelled:,} rows is less than one; give a larger share"
         )
     if wanted > scored:
-        raise BudgetError(f"keep.{keep.rule}: {wanted:,} rows are more than {readable}; keep fewer")
+        raise BudgetError(
+            f"keep.{keep.rule}: {wanted:,} rows are more than the {scored:,} of {labelled:,} that can have a readable "
+            "label; keep fewer"
+        )
     return wanted
 
 
-def _compute_certified(config: CertifiedConfig, pool: Pool) -> tuple[Json, float, dict[str, float] | None]:
-    """Return what certifies a cut, by the budget rule of runs, its lowest raw score and, by class, those of labels."""
+def _compute_certified(config: CertifiedConfig, pool: Pool) -> tuple[Json, float]:
+    """Return what certifies a cut, by the budget rule of runs, and its lowest raw score."""
     found = Certified(**config.model_dump(exclude={"calibration"})).count(pool)
     assert found.risk is not None, "the rule says what it found"
-    risk = {"per": config.per, **found.risk}
+    risk = found.risk
     if not found.n:
-        by = f" ({risk['guarantee'].removeprefix('none: ')})" if config.per == "label" else ""
         more = ""
         if risk["needed"] is not None:
             more = f" (about {risk['needed']:,} would have sufficed: {risk['needed_basis']})"
         raise BudgetError(
             f"keep.certified: nothing is written: {risk['num_calibration']:,} calibration rows certify no cut at alpha "
-            f"{config.alpha:g}{more}{by}; give more of them, or raise alpha (the labels are kept)"
+            f"{config.alpha:g}{more}; give more of them, or raise alpha (the labels are kept)"
         )
-    if config.per == "all":
-        assert found.threshold is not None, "rows pass"
-        return risk, found.threshold, None
-    cuts = {item["label"]: item["threshold"] for item in risk["classes"] if item["threshold"] is not None}
-    return risk, min(cuts.values()), cuts
+    assert found.threshold is not None, "rows pass"
+    return risk, found.threshold
 
 
 def _count_scored(batches: Iterable[Batch]) -> tuple[int, float]:

@@ -1,18 +1,16 @@
-"""The rows of a round: its files as one table, and the rows that pass the cut as files of equal numbers of rows.
+"""The rows of a round: its files as one table, and the rows that pass the cut as files.
 
 The files are read as a run reads its pool (:mod:`curation.stages.prepare`), without other splits: every row once and in
 the order of the files, bad rows as error rows. Since chunks are committed in order, a row's position in the table
 follows from its id (:meth:`PoolRows.offsets`), so later tasks take rows without a search.
 
-To write, Ray tasks first count the rows of each fragment of the labels that pass; then each task writes one file. It
-streams its part of the labels, takes the examples of the rows that pass and renders their prompts, so it never holds
-more than a batch of rows. File names follow from the stage's inputs and the number of the part, files are written
-atomically, and a note beside the stage's other records marks a finished part: a repeated task writes the same file
-again, and a driver that resumes skips parts with a note.
+To write, a Ray task for each fragment of the labels streams it, takes the examples of the rows that pass and renders
+their prompts, so it never holds more than a batch of rows. File names follow from the stage's inputs and the number of
+the fragment, and files are written atomically: a stage that is repeated writes the same files again.
 """
 
-import json
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,8 +32,7 @@ from curation.rundir.run import Task
 from curation.sources import Assignment, Permutation, SourceFile, make_kept_fields, require_columns
 from curation.stages.deal import POOL, DealJob, DealtSource, SplitTable, make_table_schema
 from curation.stages.prepare import SplitCounts, SplitWriting, assign_left, check_share, count_split, iter_chunks
-from curation.storage.lease import Guard, guard_nothing
-from curation.storage.paths import Place, to_place, write_atomically
+from curation.storage.paths import to_place
 from curation.tables import io, schemas
 from curation.tables.compaction import compact
 from curation.tables.files import WrittenFile, write_file
@@ -153,30 +150,6 @@ def read_pool(rows: PoolRows, uri: str, writing: SplitWriting) -> ReadPool.Made:
     return ReadPool.Made(compact(ref, writing.fragment_mb, guard=writing.guard), errors)
 
 
-class Span(NamedTuple):
-    """A range of a fragment's rows that pass: ``take`` rows after ``skip`` others."""
-
-    fragment: int
-    skip: int
-    take: int
-
-
-def divide(counts: Sequence[tuple[int, int]], rows_per_file: int) -> list[list[Span]]:
-    """Return the spans of files of ``rows_per_file`` rows, the last one with the rest, from counts by fragment."""
-    files: list[list[Span]] = []
-    before = 0
-    for fragment, count in counts:
-        skip = 0
-        while skip < count:
-            held = (before + skip) % rows_per_file
-            if not held:
-                files.append([])
-            files[-1].append(Span(fragment, skip, min(count - skip, rows_per_file - held)))
-            skip += files[-1][-1].take
-        before += count
-    return files
-
-
 class Write(Stage):
     """A stage that writes the rows of a round that pass; it is pickled to the tasks that write its files."""
 
@@ -189,10 +162,10 @@ class Write(Stage):
     examples: In[TableRef]
     threshold: In[Json]
     form: Format
-    rows_per_file: int
     rows: PoolRows = setting()
     function: str = setting()
     output: str = setting()
+    revision: int = 2  # a file holds the rows of a fragment of the labels
 
     @property
     def schema(self) -> pa.Schema:
@@ -203,88 +176,62 @@ class Write(Stage):
     def run(self, task: Task) -> Done:
         """Write the rows."""
         with task.progress() as update:
-            stem = f"part-{task.directory.name[-8:]}"
-            files = self.write(stem, task.directory / "notes", guard=task.guard, progress=update)
+            files = self.write(f"part-{task.directory.name[-8:]}", progress=update)
         rows = sum(file.rows for file in files)
         return Done(outputs=self.Made([file.to_json() for file in files], self.schema.names), rows=rows)
 
-    def write(
-        self, stem: str, notes: Place, *, guard: Guard = guard_nothing, progress: Update = lambda standing: None
-    ) -> list[WrittenFile]:
-        """Write the files ``stem-NUMBER`` that have no note yet; return all.
+    def write(self, stem: str, *, progress: Update = lambda standing: None) -> list[WrittenFile]:
+        """Write the files ``stem-NUMBER``, and return them; none for a fragment of which no row passes.
 
         Raises:
-            CommitError: the store refused, or the numbers of rows that pass and of rows written differ.
+            CommitError: the store refused, or the pool's rows are not those that were labelled.
             RunFailedError: Ray gave up.
         """
         to_place(self.output).mkdir(parents=True, exist_ok=True)
-        noted = {path.name for path in notes.iterdir()} if notes.is_dir() else set()
-        there = {path.name for path in to_place(self.output).iterdir()}  # a later cut may have removed a noted file
-        done: dict[int, WrittenFile] = {}
+        written: list[WrittenFile] = []
         try:
             job = ray.put(self)
-            fragments = [fragment.fragment_id for fragment in io.open_table(self.labels).get_fragments()]
-            counts = run_in_tasks(count_passing, ((job, fragment) for fragment in fragments))
-            files = divide(list(zip(fragments, counts, strict=True)), self.rows_per_file)
-            for number in range(len(files)):
-                if (name := f"{number:05}.json") in noted:
-                    written = WrittenFile(**json.loads((notes / name).read_text()))
-                    if written.path in there:
-                        done[number] = written
-            left = [number for number in range(len(files)) if number not in done]
-            sizes = [sum(span.take for span in spans) for spans in files]
-            total, num_written = sum(sizes), sum(file.rows for file in done.values())
-            made = run_in_tasks(write_part, ((job, files[number], f"{stem}-{number:05}") for number in left))
-            for number, written in zip(left, made, strict=True):
-                if written.rows != sizes[number]:
-                    raise CommitError(f"{self.output}/{written.path}: {sizes[number]} rows in, {written.rows} rows out")
-                guard()
-                write_atomically(notes / f"{number:05}.json", json.dumps(written.to_json()))
-                done[number] = written
-                num_written += written.rows
-                progress(Standing(rows=num_written, total=total))
+            sizes = {part.fragment_id: part.count_rows() for part in io.open_table(self.labels).get_fragments()}
+            parts = ((job, fragment, f"{stem}-{number:05}") for number, fragment in enumerate(sizes))
+            done = 0
+            for file, size in zip(run_in_tasks(write_part, parts), sizes.values(), strict=True):
+                written += [] if file is None else [file]
+                done += size
+                progress(Standing(rows=done, total=sum(sizes.values())))
         except ray.exceptions.RayError as error:
             raise make_driver_error(error, "writing") from error
-        return [done[number] for number in range(len(files))]
+        return written
 
 
-def count_passing(job: Write, fragment: int) -> int:
-    """Return how many rows of a fragment of the labels pass."""
-    cut = ThresholdCut.from_json(job.threshold)
-    return sum(batch.num_rows for batch in cut.iter_passing(job.labels, [], fragment))
-
-
-def write_part(job: Write, spans: Sequence[Span], name: str) -> WrittenFile:
-    """Write a file."""
+def write_part(job: Write, fragment: int, name: str) -> WrittenFile | None:
+    """Write the rows of a fragment of the labels that pass, or nothing if none does."""
+    batches = _iter_batches(job, fragment)
+    if (first := next(batches, None)) is None:
+        return None
     path = to_place(job.output) / f"{name}.{job.form}"
-    return write_file(_iter_batches(job, spans), job.schema, path, job.form)
+    return write_file(itertools.chain([first], batches), job.schema, path, job.form)
 
 
-def _iter_batches(job: Write, spans: Sequence[Span]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file, at most ``cut.BATCH_ROWS`` at a time."""
+def _iter_batches(job: Write, fragment: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a fragment that pass, at most ``cut.BATCH_ROWS`` at a time."""
     cut, schema, domain = ThresholdCut.from_json(job.threshold), job.schema, get_domain(job.rows.domain)
     trust, raw = schemas.trust_column(job.function), schemas.get_raw_column(job.function)
     own = [name for name in schema.names if name not in ADDED.names]
     asked = list(dict.fromkeys([*own, *domain.columns.names]))
-    for span in spans:
-        seen, stop = 0, span.skip + span.take
-        for batch in cut.iter_passing(job.labels, ["completion", trust, raw], span.fragment):
-            labels = batch.slice(max(span.skip - seen, 0), max(0, stop - max(seen, span.skip)))
-            seen += batch.num_rows
-            if labels.num_rows:
-                row_ids_B = labels.column("row_id").to_numpy()
-                taken = io.take_offsets(job.examples, job.rows.offsets(row_ids_B), asked).combine_chunks()
-                if not np.array_equal(taken["row_id"].to_numpy(), row_ids_B):
-                    raise CommitError(f"{job.examples.uri}: rows are not in the order of the files; remove the output")
-                added = {
-                    "prompt": pa.array([domain.prompt(example) for example in taken.to_pylist()], pa.string()),
-                    "completion": labels.column("completion"),
-                    "label": labels.column("label"),
-                    "trust": labels.column(trust),
-                    "trust_raw": labels.column(raw),
-                    "source_file": job.rows.paths(row_ids_B),
-                }
-                columns = [added[name] if name in added else taken[name].chunk(0) for name in schema.names]
-                yield pa.RecordBatch.from_arrays(columns, schema=schema)
-            if seen >= stop:
-                break
+    for labels in cut.iter_passing(job.labels, ["completion", trust, raw], fragment):
+        if not labels.num_rows:
+            continue
+        row_ids_B = labels.column("row_id").to_numpy()
+        taken = io.take_offsets(job.examples, job.rows.offsets(row_ids_B), asked).combine_chunks()
+        if not np.array_equal(taken["row_id"].to_numpy(), row_ids_B):
+            raise CommitError(f"{job.examples.uri}: rows are not in the order of the files; remove the output")
+        added = {
+            "prompt": pa.array([domain.prompt(example) for example in taken.to_pylist()], pa.string()),
+            "completion": labels.column("completion"),
+            "label": labels.column("label"),
+            "trust": labels.column(trust),
+            "trust_raw": labels.column(raw),
+            "source_file": job.rows.paths(row_ids_B),
+        }
+        columns = [added[name] if name in added else taken[name].chunk(0) for name in schema.names]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -78,8 +78,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ids = io.read(TableRef.from_json(files["table"]), ["row_id"])["row_id"].to_pylist()
         share = sum(made.right[row_id] for row_id in ids) / len(ids)
         purity = {"value": share, "low": max(0.0, share - 0.2), "high": min(1.0, share + 0.2), "n": len(ids)}
-        arms.append({"name": arm, "num_selected": len(ids), "purity": purity})
+        arms.append({"name": arm, "num_selected": len(ids), "num_unparsed": 0, "purity": purity, "accuracy": None})
     numbers = {
+        "base": None, "student_base": None, "decodings": None, "budget_is_oracle": False,
         "judged": None, "arms": arms, "students": [], "guarantee": None, "num_pool": NUM, "trust": {},
         "teacher": {"test": None, "pool": {"value": 0.5, "low": 0.4, "high": 0.6, "n": NUM}},
     }  # fmt: skip
@@ -234,19 +235,18 @@ def test_the_data_set_loads_with_the_rows_and_the_numbers_of_the_run(run: Path, 
     purity = next(arm["purity"] for arm in numbers["arms"] if arm["name"] == "trust")
     value, low, high = (100 * purity[name] for name in ("value", "low", "high"))
     for words in (
-        f"| purity: right labels among them | {value:.1f} % ({low:.1f} to {high:.1f}, n = {purity['n']}) |",
-        f"chose from | {NUM}; right labels among them: 50.0 % (40.0 to 60.0, n = {NUM}) |",
+        f"| right labels among the rows | {value:.1f} % ({low:.1f} to {high:.1f}, n = {purity['n']}) |",
+        f"| right labels in the pool | 50.0 % (40.0 to 60.0, n = {NUM}) |",
         "| weak teacher | `scripted` |",
-        "10 rows\nthat a weak teacher labelled and",
+        "10 rows\nthat a weak teacher labelled.",
         "`prompt` and `completion` are what TRL's SFTTrainer trains on.",
-        "curate run small.yaml",
     ):
         assert words in card.text, words
     told = json.loads((out / "rows.json").read_text())
-    assert told["selection"]["purity"] == purity and [*told["rows"]["files"]] == ["data/train-00000-of-00001.parquet"]
+    assert told["numbers"]["purity"] == purity and [*told["files"]] == ["data/train-00000-of-00001.parquet"]
     assert "has an earlier export" in curate(run, "-o", out, code=2)
     curate(run, "-o", out, "--force", "--arm", "naive")
-    assert json.loads((out / "rows.json").read_text())["rows"]["arm"] == "naive"
+    assert json.loads((out / "rows.json").read_text())["arm"]["name"] == "naive"
 
 
 @pytest.mark.parametrize("package", ["pandas", "polars", "duckdb"])
@@ -273,7 +273,7 @@ def test_rows_without_numbers_say_so(run: Path, tmp_path: Path) -> None:
     copy = changed(run, tmp_path, "gen-0/numbers")
     assert "has no numbers of these rows" in curate(copy, "-o", tmp_path / "out")
     text = (tmp_path / "out/README.md").read_text()
-    assert "| purity: right labels among them | not measured |" in text
+    assert "no report of the run told of them" in text
     assert "Nobody knows how many of the labels are right" in text
 
 

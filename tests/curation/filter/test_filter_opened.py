@@ -1,7 +1,6 @@
 """What a filter refuses, its plan refuses first: before Ray is started, a row is labelled or a file is written."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -13,8 +12,6 @@ from curation.commands.plan import make_plan
 from curation.config.filter import FilterConfig
 from curation.config.load import load_filter
 from curation.errors import BudgetError, ClusterError, SourceError
-from curation.filter import described
-from curation.filter.described import choose_pooled
 from curation.filter.opened import look
 from curation.filter.package.folder import TrustPackage, copy_package
 from curation.filter.run import run_filter
@@ -44,8 +41,8 @@ def test_a_rule_that_no_cut_can_follow_is_refused_by_plan_and_filter(package: Tr
     rows = pa.table({"raw": pa.array([0.5], pa.float32()), "correct": pa.array([True])})
     pq.write_table(rows, tmp_path / "graded.parquet")
     for keep, error, message in (
-        ({"n": 41}, BudgetError, "keep.n: 41 rows are more than the pool's 40 rows; keep fewer"),
-        ({"share": 0.01}, BudgetError, "keep.share: nothing is written: 0.01 of the pool's 40 rows is less than one"),
+        ({"n": 41}, BudgetError, "keep.n: 41 rows are more than the 40 of 40 that can"),
+        ({"share": 0.01}, BudgetError, "keep.share: nothing is written: 0.01 of 40 rows is less than one"),
         (
             {"certified": {"alpha": 0.1, "calibration": str(tmp_path / "graded.parquet")}},
             SourceError,
@@ -57,14 +54,6 @@ def test_a_rule_that_no_cut_can_follow_is_refused_by_plan_and_filter(package: Tr
             with pytest.raises(error, match=message):
                 begin(config)
         assert not to_place(config.directory / "manifest.json").exists()
-
-
-def test_the_newest_rounds_are_pooled_up_to_a_number_of_rows(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(described, "MAX_ROWS", 300)
-    sizes = {"0000": 10, "0001": 120, "0002": 180, "0003": 120, "0004": 500}
-    rounds = [SimpleNamespace(name=name, num_rows=num_rows) for name, num_rows in sizes.items()]
-    found = [choose_pooled(rounds[:number]) for number in range(1, 6)]  # type: ignore[arg-type]
-    assert found == [["0000"], ["0000", "0001"], ["0001", "0002"], ["0002", "0003"], ["0004"]]
 
 
 def test_labels_depend_on_the_package_and_not_on_where_or_how_its_teacher_runs(package: TrustPackage, tmp_path: Path):

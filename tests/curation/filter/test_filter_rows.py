@@ -13,14 +13,14 @@ from tiny_package import COMPLETIONS, INTERCEPT, SEED, SLOPE, direction, of_mode
 
 import curation
 from curation.errors import ConfigError, PackageError, SourceError
-from curation.filter import Filter, ShiftWatch
+from curation.filter import Filter
 from curation.filter.package.folder import TrustPackage
 from curation.hashing import hash64
 from curation.metrics.shift import compare_samples
 from curation.refs import ModelRef
 from curation.tables import schemas
 from curation.telemetry.metrics import Meter
-from deploy.replica import Door, Replica
+from deploy.replica import Door, Replica, ShiftWatch
 
 ADDED = ("label", "completion", "trust", "trust_raw", "error")
 
@@ -32,10 +32,11 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> TrustPackage:
 
 def test_labels_and_trust_are_those_of_teacher_and_trust_function(package: TrustPackage):
     rows = [{**row, "id": 7 * n, "mine": [n]} for n, row in enumerate(sums(60))]
-    found = list(Filter.load(package, id_column="id").score(rows, batch_rows=16))
+    filtered = Filter.load(package)
+    found = list(filtered.score(rows, batch_rows=16))
     assert [{name: row[name] for name in rows[0]} for row in found] == rows
     assert all(tuple(row) == ("problem", "answer", "id", "mine", *ADDED) for row in found)
-    ids_N = np.array([row["id"] for row in rows])
+    ids_N = np.array(filtered._read_examples(rows)[0])
     fitted = probe()[0]
     raw_N = states_of(ids_N).astype(np.float64) @ fitted.weight_D.numpy() + fitted.bias.item()
     choices = hash64(ids_N, SEED) % np.uint64(len(COMPLETIONS))
@@ -77,17 +78,9 @@ def test_an_example_is_read_as_it_is(package: TrustPackage):
     assert all(of_example[name] == of_row[name] for name in ADDED)
 
 
-def test_names_and_ids_that_clash_are_refused(package: TrustPackage):
+def test_names_that_clash_are_refused(package: TrustPackage):
     with pytest.raises(SourceError, match="rows have a column label already, which is added; rename it"):
         list(Filter.load(package).score([{**sums(1)[0], "label": "x"}]))
-    one, other = sums(2)
-    with pytest.raises(SourceError, match="id: 4 is the id of two different rows"):
-        list(Filter.load(package, id_column="id").score([{**one, "id": 4}, {**other, "id": 4}]))
-    (row,) = Filter.load(package, id_column="id").score([{**one, "id": np.int64(4)}])
-    assert row["error"] is None
-    for value in ("a", None, True, 4.0):
-        with pytest.raises(SourceError, match="is not an integer"):
-            list(Filter.load(package, id_column="id").score([{**one, "id": value}]))
 
 
 def test_another_teacher_is_refused_and_a_moved_one_is_found(tiny_model: ModelRef, tmp_path: Path):
@@ -131,22 +124,22 @@ def test_the_watch_tests_the_newest_distinct_rows():
         tested = watch.add(answers(ids_N[start : start + 50], stream_ND[start : start + 50], failed=(0, 120)))
         assert (tested is not None) == (start in (100,)), start
     assert watch.last == compare_samples(reference_ND, stream_ND[[*range(1, 120), *range(121, 150)]][-150:], seed=4)
-    assert watch.alarm is None and watch.last.auc.low < 0.6
+    assert not watch.last.alarm and watch.last.auc.low < 0.6
     for _ in range(20):  # rows that come again are not new
         assert watch.add(answers(ids_N[150:200], stream_ND[150:200])) is None
     watch.add(answers(ids_N[200:], stream_ND[200:]))
     assert watch.last == compare_samples(reference_ND, stream_ND[250:], seed=4)
-    assert watch.last.auc.low > 0.9 and "The hidden states differ (severe" in watch.alarm
+    assert watch.last.auc.low > 0.9 and "The hidden states differ (severe" in watch.last.warning()
 
 
 def test_a_stream_is_watched_as_it_is_scored(package: TrustPackage):
     filtered = Filter.load(package)
-    watch = filtered.watch(window=300, every=50)
-    list(filtered.score(sums(220), watch=watch, batch_rows=64))
-    assert watch.last is not None and watch.alarm is None and watch.last.num_pool in range(50, 221)
+    watch = ShiftWatch(package.reference(), window=300, every=50, seed=package.description.made.seed)
+    list(filtered.score(sums(220), tell=watch.add, batch_rows=64))
+    assert watch.last is not None and not watch.last.alarm and watch.last.num_pool in range(50, 221)
     drifted = ShiftWatch({"output_last": package.reference()["output_last"] + direction().astype(np.float16)}, every=50)
-    list(filtered.score(sums(220), watch=drifted))
-    assert drifted.alarm is not None
+    list(filtered.score(sums(220), tell=drifted.add))
+    assert drifted.last is not None and drifted.last.alarm
 
 
 def test_a_replica_answers_requests_and_emits_the_watch_s_result(

@@ -254,7 +254,7 @@ def test_an_export_copies_no_file_behind_a_link(tmp_path: Path) -> None:
         model = type("Model", (), {"adapter": None})()
 
     with pytest.raises(RunDirError, match="leads by a link to"):
-        write_model(Student(), tmp_path / "export", tmp_path / "export", merged=False)  # type: ignore[arg-type]
+        write_model(Student(), tmp_path / "export", tmp_path / "export")  # type: ignore[arg-type]
     assert not (tmp_path / "export").exists()
 
 

@@ -2,12 +2,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tiny_package import tiny_package
 
-from curation.config import DomainConfig
 from curation.config.filter import KeepConfig
-from curation.errors import BudgetError, PackageError, SourceError
-from curation.filter.stages.cut import CertifyingRows, ThresholdCut, check_keep, decide, read_calibration
+from curation.errors import BudgetError, SourceError
+from curation.filter.stages.cut import CertifyingRows, ThresholdCut, decide, read_calibration
 from curation.selection import Candidates
 from curation.selection.budget import GradedScores
 from curation.selection.risk import calibrate
@@ -82,7 +80,7 @@ def test_dropped_rows_count_in_a_share_and_may_leave_too_few(tmp_path):
     assert (found.num_labelled, found.num_dropped, found.num_scored) == (30, 70, 25)
     found = decide(tables, "trust", KeepConfig(n=28), None, seed=0)
     assert sorted(passing(tables, found.threshold)) == list(range(70, 95)) and found.num_short == 3
-    with pytest.raises(BudgetError, match="96 rows are more than the 95 of 100 labelled rows"):
+    with pytest.raises(BudgetError, match="96 rows are more than the 95 of 100 that can have a readable label"):
         decide(tables, "trust", KeepConfig(n=96), None, seed=0)
 
 
@@ -125,80 +123,16 @@ def test_calibration_rows_from_a_floor_on_are_held_against_the_pool_rows_from_th
     assert set(passing(tables, found.threshold)) == set(ids_N[raw_N >= cut.threshold].tolist())
 
 
-def labelled(tmp_path):
-    """A pool in two tables of three labels, of which "c" is right half of the time, and 3,000 calibration rows."""
-    rng = np.random.default_rng(2)
-    names_N, names_M = (rng.choice(["a", "b", "c"], num) for num in (3000, 3000))
-    raw_N, raw_M = (rng.normal(size=3000).astype(np.float32) for _ in range(2))
-    table = pa.table(
-        {
-            "row_id": np.arange(3000),
-            "label": pa.array(names_N, mask=rng.random(3000) < 0.1),
-            "error": pa.nulls(3000, pa.string()),
-            "trust_raw": raw_N,
-            "trust_trust": raw_N,
-        }
-    )
-    tables = [io.write(part, str(tmp_path / name)) for name, part in (("a", table[:1000]), ("b", table[1000:]))]
-    correct_M = rng.random(3000) < np.where(names_M == "c", 0.5, 0.97)
-    return tables, table, GradedScores(raw_M, raw_M, correct_M, names_M.astype(object))
-
-
-def test_each_class_passes_its_own_certified_cut(tmp_path):
-    tables, table, graded = labelled(tmp_path)
-    keep = KeepConfig(certified={"alpha": 0.1, "delta": 0.3, "per": "label"})
-    found = decide(tables, "trust", keep, CertifyingRows(graded, None, ("a", "b", "c")), seed=0)
-    names_N, raw_N = (table[name].to_numpy(zero_copy_only=False) for name in ("label", "trust_raw"))
-    cuts = {}
-    for name in "abc":
-        own_M = graded.label_M == name
-        cut = calibrate(graded.raw_M[own_M], graded.correct_M[own_M], raw_N[names_N == name], alpha=0.1, delta=0.1)
-        cuts[name] = np.inf if cut.threshold is None else cut.threshold
-    assert found.threshold["by_label"] == {name: cut for name, cut in cuts.items() if cut < np.inf}
-    assert cuts["c"] == np.inf
-    wanted = [row for row, name in enumerate(names_N) if name is not None and raw_N[row] >= cuts[name]]
-    assert sorted(passing(tables, found.threshold)) == wanted and len(wanted) > 1000
-    sizes = {item["label"]: item["num_pool"] for item in found.risk["classes"]}
-    assert sizes == {name: sum(names_N[row] == name for row in wanted) for name in "abc"}
-    assert found.risk["per"] == "label" and "of which nothing is selected: c" in found.risk["guarantee"]
-    assert found.lowest_trust == raw_N[wanted].min()
-    with pytest.raises(BudgetError, match=r"3,000 calibration rows certify no cut at alpha 0\.001"):
-        keep = KeepConfig(certified={"alpha": 0.001, "per": "label"})
-        decide(tables, "trust", keep, CertifyingRows(graded, None, ("a", "b", "c")), seed=0)
-
-
-def test_labels_of_calibration_rows_go_with_a_package_and_are_asked_for(tmp_path):
-    keep = KeepConfig(certified={"alpha": 0.1, "per": "label"})
-    with pytest.raises(PackageError, match=r"per: label: domain math of .* has no closed set of labels; leave per out"):
-        check_keep(keep, tiny_package(tmp_path / "sums"), 100)
-    sets = DomainConfig(name="classification", classes=["a", "b"], multi=True)
-    with pytest.raises(PackageError, match=r"per: label: with domain\.multi, as in .*sets, .*; leave per out"):
-        check_keep(keep, tiny_package(tmp_path / "sets", domain=sets, questions=()), 100)
-    kinds = DomainConfig(name="classification", classes=["a", "b"])
-    with pytest.raises(
-        PackageError, match=r"calibration rows of .*unlabelled have no labels; export the package again"
-    ):
-        check_keep(keep, tiny_package(tmp_path / "unlabelled", domain=kinds, questions=()), 100)
-    label_M = np.array(["a", None, *["b"] * 48], dtype=object)
-    package = tiny_package(tmp_path / "kinds", labels=label_M, domain=kinds, questions=())
-    assert package.calibration().label_M.tolist() == label_M.tolist()
-    check_keep(keep, package, 100)
-    fresh = pa.table({"raw": [0.5], "trust": [0.5], "correct": [True]})
+def test_calibration_rows_without_a_grade_are_refused(tmp_path):
+    fresh = pa.table({"raw": [0.5], "trust": [0.5], "correct": pa.array([None], pa.bool_())})
     pq.write_table(fresh, tmp_path / "fresh.parquet")
-    given = {"alpha": 0.1, "per": "label", "calibration": str(tmp_path / "fresh.parquet")}
-    with pytest.raises(PackageError, match=r"rows of .*fresh.parquet have no labels; give them in a column 'label'"):
-        check_keep(KeepConfig(certified=given), package, 100)
-    pq.write_table(fresh.append_column("label", pa.array(["a"])), tmp_path / "fresh.parquet")
-    check_keep(KeepConfig(certified=given), package, 100)
-    assert read_calibration(given["calibration"]).rows.label_M.tolist() == ["a"]
-    pq.write_table(fresh.set_column(2, "correct", pa.array([None], pa.bool_())), tmp_path / "fresh.parquet")
     with pytest.raises(SourceError, match=r"fresh.parquet: 1 rows have no 'correct'; leave these rows out"):
-        read_calibration(given["calibration"])
+        read_calibration(str(tmp_path / "fresh.parquet"))
 
 
 def test_more_rows_than_have_a_score_are_refused(pool):
     tables = pool[0]
-    with pytest.raises(BudgetError, match=r"keep\.n: 4,900 rows are more than the 3,\d+ of 4,\d+ labelled rows"):
+    with pytest.raises(BudgetError, match=r"keep\.n: 4,900 rows are more than the 3,\d+ of 4,\d+ that can have"):
         decide(tables, "trust", KeepConfig(n=4900), None, seed=0)
     with pytest.raises(BudgetError, match=r"keep\.share: nothing is written: 0\.0001 of 4,\d+ labelled rows is less"):
         decide(tables, "trust", KeepConfig(share=0.0001), None, seed=0)

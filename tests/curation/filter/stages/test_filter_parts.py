@@ -4,24 +4,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from curation.config import DomainConfig, SourceConfig
 from curation.config.filter import keep_of
 from curation.errors import ConfigError, SourceError
-from curation.filter.stages.pool import PoolRows, divide
+from curation.filter.stages.pool import PoolRows
 from curation.sources import discover
 from curation.tables.files import write_file
 from curation.tables.schemas import FILE_SHIFT
-
-
-@given(st.lists(st.integers(0, 40), max_size=20), st.integers(1, 25))
-def test_parts_take_every_row_that_passes_once_and_in_order(counts, rows_per_file):
-    parts = divide(list(enumerate(counts)), rows_per_file)
-    assert [sum(span.take for span in part) for part in parts[:-1]] == [rows_per_file] * (len(parts) - 1)
-    taken = [(span.fragment, row) for part in parts for span in part for row in range(span.skip, span.skip + span.take)]
-    assert taken == [(fragment, row) for fragment, count in enumerate(counts) for row in range(count)]
 
 
 @pytest.fixture

@@ -89,18 +89,14 @@ def test_every_row_is_written_once_with_its_score(labelled, tmp_path, form):
         examples=labelled.pool,
         rows=labelled.rows,
         threshold=labelled.threshold.to_json(),
-        rows_per_file=7,
         function="trust",
         output=str(tmp_path / "data"),
         form=form,
     )
-    files = stage.write("part", tmp_path / "notes")
-    assert sum(file.rows for file in files) == len(labelled.ranks)
-    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("part-*")}
-    assert {path.name for path in made} == {file.path for file in files}
-    assert [file.rows for file in files[:-1]] == [7] * (len(files) - 1) and files[-1].rows <= 7
-    assert stage.write("part", tmp_path / "notes") == files
-    assert all(path.stat().st_mtime_ns == time for path, time in made.items())
+    files = stage.write("part")
+    assert sum(file.rows for file in files) == len(labelled.ranks) and len(files) > 1
+    assert {path.name for path in (tmp_path / "data").rglob("part-*")} == {file.path for file in files}
+    assert stage.write("part") == files  # the same bytes under the same names
     rows = [row for file in files for row in read(tmp_path / "data" / file.path)]
     ids_n, raw_n = (np.array([row[name] for row in rows]) for name in ("row_id", "trust_raw"))
     ordered_n = sort_by_rank(ids_n, raw_n.astype(np.float32), SEED)
