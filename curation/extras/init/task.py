@@ -175,15 +175,13 @@ def _find_roles(
     first, second = tables[0], tables[-1]
     names = [name for name in dict.fromkeys((*first.columns, *second.columns)) if name not in without]
     filled = {name: [table.filled(name) for table in tables] for name in names}
-    files = [file for table in tables for file in table.files]
     if wishes.answer is not None:
         holder = next((table for table in tables if wishes.answer in table.columns), first)
         answer, why = holder.require(wishes.answer, "--answer"), "by --answer"
     else:
         apart = [name for name in names if len(tables) == 2 and min(filled[name]) == 0 < max(filled[name])]
         named = [name for name in apart or names if name.casefold() in ANSWERS]
-        chosen = [name for name in apart or names if any(file.schema.get(name) == "choice" for file in files)]
-        answer = next((found[0] for found in (apart, chosen or named) if len(found) == 1), "")
+        answer = next((found[0] for found in (apart, named) if len(found) == 1), "")
         why = "the only column that just one of the files has" if len(apart) == 1 else "by the column's name"
         if not answer:
             for what, holds in (("lists", is_list_column), ("JSON objects", has_objects)):
