@@ -171,7 +171,7 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
         require(section)
     require_reachable(config.directory, writable=True)
     check_models(config, loads=True)
-    config, doubts = settle(config)
+    config = settle(config)
     require_checkers(config)
     check_students(config)
     manifest = Manifest.load(config.directory)
@@ -211,7 +211,6 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
         yield CheckedLine("warning" if line.startswith("warning") else "student", line)
     long = iter_long_prompts(config, {split: looked.examples for split, looked in seen.items()})
     words = [
-        *doubts,
         *iter_warnings(config),
         *iter_group_warnings(find_possible_groups(config, seen)),
         *long,

@@ -46,13 +46,6 @@ class Preference(NamedTuple):
     rejected: str
 
 
-class SettledOptions(NamedTuple):
-    """Options of a domain decided by the labelled rows of a source, and a warning about them or ""."""
-
-    options: Mapping[str, object]
-    warning: str = ""
-
-
 class Domain:
     """One task interface (paper, "Experimental Setup"), constructed with its options from the configuration.
 
@@ -118,12 +111,12 @@ class Domain:
         label = raw.get("label")
         return None if label is None else format_cell(label, "label")
 
-    def settle(self, rows: Iterable[Mapping[str, object]], where: str) -> SettledOptions:
+    def settle(self, rows: Iterable[Mapping[str, object]], where: str) -> Mapping[str, object]:
         """Return the options of ``settles`` that fit all labelled rows of a source, called ``where``; by default none.
 
         A run keeps them, so that all its tasks read rows in the same way. ``ConfigError`` if the rows leave a doubt.
         """
-        return SettledOptions({})
+        return {}
 
     def solution(self, raw: Mapping[str, object]) -> str | None:
         """Return a worked solution that states the gold label, on which gold arms train; by default ``None``."""

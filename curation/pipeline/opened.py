@@ -6,7 +6,7 @@ once, before the run directory has an identity, and are part of it and of all ke
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import yaml
@@ -53,8 +53,6 @@ class OpenedRun(Opened[RunConfig]):
     num_pool: int
     """Number of rows of the pool of one generation."""
     deals: Deals
-    warnings: tuple[str, ...] = ()
-    """Warnings on how the labelled rows are read."""
 
     def save(self) -> None:
         """Write the definition of the run to its directory: its identity and files, and the configuration."""
@@ -70,7 +68,6 @@ class OpenedRun(Opened[RunConfig]):
     def checks(self) -> Iterator[str]:
         """Yield lines on checks and students' steps, on models, and on rows of the sources not yet prepared."""
         config, files = self.config, self.manifest.source_files
-        yield from (f"warning: {line}" for line in self.warnings)
         check_models(config, loads=True)
         capacity.check_machine(config.ray, self.needs)
         yield from (f"warning: {line}" for line in iter_found(config, "warnings"))
@@ -91,7 +88,7 @@ def open_run(config: RunConfig, *, guard: lease.Guard = lease.guard_nothing) -> 
         UserError: the directory belongs to other rows, an input changed, or something that is named does not exist.
     """
     check_models(config)
-    config, warnings = settle(config)
+    config = settle(config)
     get_domain(config.domain)
     require_checkers(config)
     manifest = Manifest.load(config.directory, guard=guard)
@@ -116,7 +113,6 @@ def open_run(config: RunConfig, *, guard: lease.Guard = lease.guard_nothing) -> 
         chain=chain,
         num_pool=num_pool,
         deals=deals,
-        warnings=warnings,
     )
 
 
@@ -138,14 +134,7 @@ Classes = list[str] | dict[str, str]
 """Labels, or words by label."""
 
 
-class SettledRun(NamedTuple):
-    """A configuration with all options that its labelled rows decide, and warnings about them."""
-
-    config: RunConfig
-    warnings: tuple[str, ...] = ()
-
-
-def settle(config: RunConfig) -> SettledRun:
+def settle(config: RunConfig) -> RunConfig:
     """Return the configuration with its classes and, by source, the options of the domain that labelled rows decide.
 
     A run directory that was opened before keeps the options that it began with, unless a source's rows were asked in
@@ -158,7 +147,6 @@ def settle(config: RunConfig) -> SettledRun:
     config = with_split_classes(config)
     identity: JsonView = Manifest.load(config.directory).identity or {}
     found: dict[str, DomainConfig] = {}
-    warnings: list[str] = []
     for name, source in config.sources.items():
         asked = source.domain or config.domain
         domain = get_domain(asked)
@@ -172,8 +160,7 @@ def settle(config: RunConfig) -> SettledRun:
             if found[name].ungraded.to_key() == begun:
                 continue
         decided = domain.settle(_iter_labelled(config, name, discover(source), splits), f"source {name}")
-        warnings += filter(None, [decided.warning])
-        found[name] = asked.with_options(**{**decided.options, **asked.options})
+        found[name] = asked.with_options(**{**decided, **asked.options})
     labelled, common = config.splits.source.source, config.domain
     if labelled in found and config.sources[labelled].domain is None:
         common = found[labelled]
@@ -182,7 +169,7 @@ def settle(config: RunConfig) -> SettledRun:
         own = found.get(name, source.domain)
         is_common = source.domain is None and (own is None or own == common)
         sources[name] = source if is_common else source.model_copy(update={"domain": own})
-    return SettledRun(config.model_copy(update={"domain": common, "sources": sources}), tuple(warnings))
+    return config.model_copy(update={"domain": common, "sources": sources})
 
 
 def _iter_labelled(
