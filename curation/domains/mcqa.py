@@ -142,16 +142,8 @@ def find_place(row: ChoiceRow, reading: str | None) -> int:
     if len(places) > 1:
         ways = " and ".join(f"{LETTERS[place]} as {name}" for name, place in find_places(row).items())
         raise RowError(f"bad_answer: {row.text!r} is {ways}; set {KEY} to the one that is meant")
-    names = {
-        "column": row.columns,
-        "letter": LETTERS[: len(row.choices)],
-        "text": row.choices,
-        "number_from_0": range(len(row.choices)),
-        "number_from_1": range(1, len(row.choices) + 1),
-    }
-    known: Sequence[Any] = names[reading or ("column" if row.columns else "number_from_0")]
-    others = "its letters and texts" if reading is None else f"{KEY}: {reading}"
-    raise RowError(f"bad_answer: {row.text!r} is not one of {', '.join(map(str, known))} ({others})")
+    how = "as a letter, a text or a number" if reading is None else f"by {KEY}: {reading}"
+    raise RowError(f"bad_answer: {row.text!r} names none of the options {', '.join(row.choices)} {how}")
 
 
 class Mcqa(Domain):
