@@ -52,7 +52,7 @@ def test_messages_are_read_as_turns():
     for value in ([*messages, "x"], seen, []):
         with pytest.raises(RowError, match="not_a_text"):
             made(classes=["a", "b"], text="text").read({"text": value})
-    for written in ("text | string", "text | upper", "[text] | join", "text | replace('a', 'b')", "text | truncate"):
+    for written in ("text | trim", "text | upper", "[text] | join", "text | replace('a', 'b')", "text | truncate"):
         with pytest.raises(RowError, match="not_a_text"):
             made(classes=["a", "b"], text=f"{{{{ {written} }}}}").read({"text": [["a"]]})
 

@@ -119,7 +119,7 @@ def test_the_page_shows_the_table_and_escapes_names(run):
     found = collect_class_table(of, record, "trust")
     page = str(macro({"classes": found}))
     assert "&lt;b&gt;fee&lt;/b&gt;" in page and "<b>fee" not in page and page.count("<tr>") == 5
-    assert '<th>-<span class="ci">no class</span></th>' in page and page.count("no class") == 1
+    assert '<th>none<span class="ci">no class</span></th>' in page and page.count("no class") == 1
     assert ">Precision<" in page and "Places are not divided by class" in page and page.count("<p") == 1
     assert "Places are divided by the rarest class" in str(macro({"classes": {**found, "is_divided": True}}))
     assert "errors and all: few." in str(macro({"classes": {**found, "basis": "counts", "why": "few"}}))
@@ -132,7 +132,7 @@ def test_a_collapse_of_sets_is_found_by_one_class(run):
     shown = replace(HEALTHY, classes=evidence, num_selected=N)
     (item,) = reach_verdict(shown, "runs/x").findings
     assert item["rule"] == "collapse"
-    assert "of its rows would have to be of other sets of classes, at the least (- has" in item["finding"]
+    assert "of its rows would have to be of other sets of classes, at the least (none has" in item["finding"]
     assert item["next"] == "Divide the places among the classes: selection: {quota: auto}."
     divided = replace(shown, classes={**evidence, "is_divided": True})
     assert "by the rarest class of each set, and this is left" in reach_verdict(divided, "runs/x").findings[0]["next"]
