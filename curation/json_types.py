@@ -1,23 +1,12 @@
 """Types of JSON objects: records, rows, settings, the content of reports; and what is done with such values."""
 
-import ast
-import json
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 Json = dict[str, Any]
 """An object of JSON, values of any type by name."""
 JsonView = Mapping[str, Any]
 """A read-only object of JSON."""
-
-
-def parse_written(text: str) -> Any:
-    """Return the value that a text holds as JSON or, as pandas writes it, in Python's own writing; None of another."""
-    for read in (json.loads, ast.literal_eval):
-        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            return read(text)
-    return None
 
 
 def is_deeper(value: object, depth: int) -> bool:

@@ -47,8 +47,8 @@ def write(folder: Path, name: str, num: int, first: int) -> dict[str, str]:
         (folder / name).write_text("\n".join(lines))
     else:
         with (folder / name).open("w", newline="") as file:
-            csv.writer(file).writerows([("text", "topics"), *((text, "; ".join(own) or "-") for text, own in rows)])
-    return {text: "; ".join(sorted(labels)) or "-" for text, labels in rows}
+            csv.writer(file).writerows([("text", "topics"), *((text, ", ".join(own) or "none") for text, own in rows)])
+    return {text: ", ".join(sorted(labels)) or "none" for text, labels in rows}
 
 
 def supports(path: Path) -> list[int]:
@@ -71,7 +71,7 @@ def test_from_lists_of_labels_to_report_selection_student_and_filter(tmp_path: P
     config = {
         "name": "topics",
         "run_dir": str(tmp_path / "run"),
-        "domain": {"name": "classification", "label": "topics", "multi": {"separator": ";", "empty": "-"}},
+        "domain": {"name": "classification", "label": "topics", "multi": True},
         "sources": {path.stem: {"path": str(path)} for path in tmp_path.glob("*.[cj]s*")},
         "splits": {"source": {"from": "labelled"}, "pool": {"from": "pool"}, "test": {"from": "test"}, "audit": True},
         "teacher": {"model": {"path": str(tmp_path / "base")}, "actors": {"num_gpus": 0}},
@@ -95,28 +95,28 @@ def test_from_lists_of_labels_to_report_selection_student_and_filter(tmp_path: P
     for row in labels:
         gaps = [row["option_logprobs"][place] - row["option_logprobs"][place + 1] for place in (0, 2, 4)]
         stated = [name for name, gap in zip(sorted(CLASSES), gaps, strict=True) if gap > 0]
-        assert row["label"] == ("; ".join(stated) or "-") and row["num_options"] == len(stated)
+        assert row["label"] == (", ".join(stated) or "none") and row["num_options"] == len(stated)
         assert row["margin"] == pytest.approx(min(map(abs, gaps)), abs=1e-5)
 
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     (generation,) = report["generations"]
     shown = generation["classes"]
-    assert [row["name"] for row in shown["rows"]] == [*sorted(CLASSES), "-"] and shown["is_divided"]
+    assert [row["name"] for row in shown["rows"]] == [*sorted(CLASSES), "none"] and shown["is_divided"]
     assert [row["support"] for row in shown["rows"]] == supports(tmp_path / "labelled.jsonl")
-    assert generation["budget"]["quota"]["classes"] == [*sorted(CLASSES), "-"]
+    assert generation["budget"]["quota"]["classes"] == [*sorted(CLASSES), "none"]
     naive = next(arm for arm in generation["arms"] if arm["name"] == "naive")
     assert naive["purity"]["n"] == N
     (selected,) = (tmp_path / "run" / "gen-0").glob("select-*/trust.lance")
     rows = lance.dataset(str(selected)).to_table().to_pylist()
     assert len(rows) == N
     for row in rows:
-        names = [] if row["label"] == "-" else row["label"].split("; ")
+        names = [] if row["label"] == "none" else row["label"].split(", ")
         lines = [f"{name}: {'yes' if name in names else 'no'}" for name in sorted(CLASSES)]
         assert row["completion"] == "\n" + "\n".join(lines) and row["prompt"].endswith("\nLabels:")
     (answers,) = (tmp_path / "run" / "gen-0").glob("test-ground_truth-*/labels.lance")
     tested = lance.dataset(str(answers)).to_table(["row_id", "label"]).to_pylist()
     assert len(tested) == NUM_TEST and all(row["label"] is not None for row in tested)
-    assert set(tests.values()) > {"-"}
+    assert set(tests.values()) > {"none"}
 
     package = str(tmp_path / "package")
     curate("export-trust", str(tmp_path / "run"), "-o", package)

@@ -26,7 +26,7 @@ from curation.pipeline.work import Opened
 from curation.rundir.graph import Known, Outputs, Skipped, Stage, count_steps, list_awaited
 from curation.rundir.manifest import Manifest
 from curation.rundir.status import State, iter_statuses
-from curation.sources import compute_split_sizes, describe_left_out, discover
+from curation.sources import compute_split_sizes, discover
 from curation.stages.fit import check_search
 from curation.stages.prepare import check_columns
 from curation.stages.preview import check_preview, find_possible_groups, iter_group_warnings, preview
@@ -150,7 +150,7 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
         require(section)
     require_reachable(config.directory, writable=True)
     check_models(config, loads=True)
-    config, doubts = settle(config)
+    config = settle(config)
     require_checkers(config)
     check_students(config)
     manifest = Manifest.load(config.directory)
@@ -160,8 +160,7 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     for name, items in files.items():
         check_columns(config, name, items)
         rows = sum(file.num_rows for file in items)
-        left_out = "".join(f" ({words})" for words in describe_left_out(items))
-        yield CheckedLine("source", f"source {name}: {len(items)} files, {rows:,} rows{left_out}")
+        yield CheckedLine("source", f"source {name}: {len(items)} files, {rows:,} rows")
     taken = deals.taken(files)
     sizes = compute_split_sizes(config, files, taken)
     num_pool = config.pool_share(sizes)
@@ -187,7 +186,6 @@ def check(config: RunConfig) -> Iterator[CheckedLine]:
     yield from (CheckedLine("setting", line) for line in (*describe_resolved(config), *iter_type_lines(config)))
     yield from (CheckedLine("memory", line) for line in iter_memory_lines(config))
     words = [
-        *doubts,
         *iter_warnings(config),
         *iter_few_steps(config, num_pool),
         *iter_group_warnings(find_possible_groups(config, seen)),

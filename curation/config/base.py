@@ -49,7 +49,7 @@ DISTINCT = AfterValidator(_require_distinct)
 """Validator of a list that names nothing twice."""
 NotNegative = Annotated[float, Field(ge=0)]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-_OF_CLASSES = re.compile(r"(?:sources\..+\.)?domain\.(?:classes|descriptions)\.")
+_OF_CLASSES = re.compile(r"(?:sources\..+\.)?domain\.classes\.")
 """Start of the keys that are names of classes: one may be called password_closed, as in BANKING77."""
 ACCELERATOR = "accelerator_type:"
 """Prefix of Ray's resource for an accelerator type, of which each node with that type has 1."""

@@ -148,19 +148,15 @@ class SourceConfig(Section):
     """An absolute path, a path relative to the configuration file, or a URL."""
     domain: DomainConfig | None = None
     """The rows' domain if it differs from the run's, to measure trust out of domain."""
-    format: Literal["auto", "parquet", "jsonl", "json", "csv", "lance"] = "auto"
-    """``parquet``, ``jsonl``, ``json`` (an array of objects, or objects one after the other), ``csv`` or ``lance``;
-    ``auto``: by the ending of each file. Text may be compressed (``.jsonl.gz``, ``.csv.bz2``, ``.ndjson.zst``)."""
+    format: Literal["auto", "parquet", "jsonl", "csv", "lance"] = "auto"
+    """``parquet``, ``jsonl`` (an object on each line), ``csv`` or ``lance``; ``auto``: by the ending of each file. Text
+    may be compressed (``.jsonl.gz``, ``.csv.bz2``, ``.ndjson.zst``)."""
     delimiter: Annotated[str, AfterValidator(_check_delimiter)] = COMMA
     """The character between the fields of CSV files, e.g. ``;`` or ``"\\t"`` (a tab). It is never guessed."""
     quoting: Literal["auto", "quotes", "none"] = "auto"
     """How quotes around a field of CSV files are read: ``quotes``, as part of the format (RFC 4180), or ``none``, as
     ordinary characters, as in many tab-separated files. ``auto`` means ``quotes``, but refuses a file that both ways
     can read, with different rows."""
-    form: Literal["auto", "rows", "prodigy", "label_studio"] = "auto"
-    """The form of the rows of JSONL, JSON and CSV files: ``rows``, each as its columns; ``prodigy``, Prodigy's
-    ``db-out``; ``label_studio``, Label Studio's JSON, JSON-MIN or CSV; ``auto``, detected from the first rows of each
-    file (docs/data-forms.md)."""
     mixed: bool = False
     """Whether a folder or glob may mix splits or formats, such as ``train`` and ``test``, ``.csv`` and ``.jsonl``.
     Otherwise a mix is refused: test rows would be among the labelled ones, or rows twice."""

@@ -4,7 +4,10 @@ A domain is one file with one class and one line in ``curation.registry.DOMAINS`
 or by name through an entry point of the group ``curation.domains``.
 """
 
+import ast
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
@@ -17,7 +20,6 @@ from curation.domains.identity import Identity as Identity
 from curation.domains.identity import plain_identity as plain_identity
 from curation.errors import ConfigError, RowError
 from curation.escaping import format_error, quote_text
-from curation.json_types import parse_written
 from curation.registry import DOMAINS, load_code
 
 if TYPE_CHECKING:
@@ -44,13 +46,6 @@ class Preference(NamedTuple):
     prompt: str
     chosen: str
     rejected: str
-
-
-class SettledOptions(NamedTuple):
-    """Options of a domain decided by the labelled rows of a source, and a warning about them or ""."""
-
-    options: Mapping[str, object]
-    warning: str = ""
 
 
 class Domain:
@@ -118,12 +113,12 @@ class Domain:
         label = raw.get("label")
         return None if label is None else format_cell(label, "label")
 
-    def settle(self, rows: Iterable[Mapping[str, object]], where: str) -> SettledOptions:
+    def settle(self, rows: Iterable[Mapping[str, object]], where: str) -> Mapping[str, object]:
         """Return the options of ``settles`` that fit all labelled rows of a source, called ``where``; by default none.
 
         A run keeps them, so that all its tasks read rows in the same way. ``ConfigError`` if the rows leave a doubt.
         """
-        return SettledOptions({})
+        return {}
 
     def solution(self, raw: Mapping[str, object]) -> str | None:
         """Return a worked solution that states the gold label, on which gold arms train; by default ``None``."""
@@ -296,8 +291,11 @@ def read_cell_text(value: Any, name: str = "a value") -> str:
 def parse_list(text: str) -> list[Any] | None:
     """Return the items of a text that is a list in JSON or Python's writing, as ``['a', 'b']``; else ``None``."""
     text = text.strip()
-    found = parse_written(text) if text.startswith("[") and text.endswith("]") else None
-    return found if isinstance(found, list) else None
+    for read in (json.loads, ast.literal_eval) if text.startswith("[") and text.endswith("]") else ():
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            found = read(text)
+            return found if isinstance(found, list) else None
+    return None
 
 
 def _format_turn(turn: object) -> str | None:

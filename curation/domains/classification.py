@@ -5,7 +5,6 @@ classes, so it writes nothing. With ``multi`` a row may have several classes or 
 the row, and the label is the set of those answered by yes (:mod:`curation.domains.label_sets`).
 """
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -13,7 +12,7 @@ from curation.config.base import check_arguments
 from curation.config.defaults import DomainTraits, make_greedy_defaults
 from curation.domains import Domain, Example, read_cell_text, to_one_line
 from curation.domains.identity import describe_code_points, look
-from curation.domains.label_sets import MOST_NAMED, LabelSets, make_class_error, set_format, split_names
+from curation.domains.label_sets import MOST_NAMED, LabelSets, make_class_error, split_names
 from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
 from curation.escaping import quote_text
@@ -30,18 +29,15 @@ class Classification(Domain):
             (``curation.pipeline.opened``).
         text: the column with the text, or several, each of which becomes a line; or a Jinja template over columns, with
             ``{{ }}`` in it, in a sandbox (:mod:`curation.domains.templates`).
-        label: the column with the class; with ``multi`` a list of classes, or a text with a separator between them.
+        label: the column with the class; with ``multi`` a list of classes, or a text with commas between them.
         cue: the last line of the prompt, which the words of a class complete, or with ``multi`` the lines of all
             classes (``sports: yes``); unset, ``Label:``, and with ``multi`` ``Labels:``.
         guidelines: the prompt's first paragraph: what the classes mean, and which to give where two would do.
         calibrate: ``content_free`` subtracts the scores that the classes have on texts without content from those of
             each row, before the likeliest class is chosen (:mod:`curation.teachers.wrapped`); ``none`` does not.
             With ``multi`` those of yes and no of each class.
-        descriptions: a text for some or all classes; the prompt then lists every class with its own, after the
-            guidelines.
         multi: a row may have several classes, or none: each is asked as a yes/no question of its own, and an answer is
-            right where the whole set is. A mapping says how a text holds them: ``separator``, ``,`` where unset, and
-            ``empty``, the word for a row without classes, ``none`` where unset.
+            right where the whole set is. The text ``none`` is a row without classes.
     """
 
     name = "classification"
@@ -59,9 +55,8 @@ class Classification(Domain):
         label: str = "label",
         cue: str | None = None,
         guidelines: str = "",
-        descriptions: Mapping[str, str] | None = None,
         calibrate: Literal["none", "content_free"] = "none",
-        multi: bool | Mapping[str, object] = False,
+        multi: bool = False,
     ) -> None:
         columns = (text,) if isinstance(text, str) else tuple(text)
         if classes is None:
@@ -89,12 +84,11 @@ class Classification(Domain):
                 f"domain.text: reads {label!r}, the column with the label, which the teacher would see; take it out"
             )
         self._calibrate = calibrate
-        form = set_format(multi)
-        self.label_sets = None if form is None else LabelSets(self._words, form)
+        self.label_sets = LabelSets(self._words) if multi else None
         self.in_pairs = self.label_sets is not None
         self._texts = columns if self._template is None else self._template.columns
         self._label, self._cue = label, (CUE_MULTI if self.in_pairs else CUE) if cue is None else cue
-        self.head = "\n\n".join(filter(None, [guidelines.strip(), self._describe_classes(descriptions or {})]))
+        self.head = guidelines.strip()
         self.forms = (self._texts,)
 
     @classmethod
@@ -104,7 +98,7 @@ class Classification(Domain):
         found = super().traits(options)
         if options.get("calibrate") == "content_free":
             needs["domain.calibrate: content_free"] = ("option_scores", "option_sums", "no_steps")
-        if options.get("multi", False) is not False:
+        if options.get("multi"):
             needs["domain.multi"] = ("option_scores", "option_sums", "own_options", "one_option")
             found = found._replace(defaults=make_greedy_defaults(512, "world_knowledge", stop=("\n\n",)))
         return found._replace(needs=needs)
@@ -139,17 +133,6 @@ class Classification(Domain):
     def question(self, example: Example) -> str:
         """Return the text and the cue."""
         return f"Text: {example['text']}\n{self._cue}"
-
-    def _describe_classes(self, descriptions: Mapping[str, str]) -> str:
-        """Return a line with the words and the description of every class; "" without descriptions."""
-        texts = {to_one_line(name): to_one_line(text) for name, text in descriptions.items()}
-        for name in texts:
-            if name not in self._words:
-                near = difflib.get_close_matches(name, self._words, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else "correct it, or add it to classes"
-                raise ConfigError(f"descriptions: {name!r} is none of the {len(self._words)} classes; {hint}")
-        lines = [f"{words}: {texts[name]}" if texts.get(name) else words for name, words in self._words.items()]
-        return "\n".join(lines) if any(texts.values()) else ""
 
     def options(self, example: Example) -> tuple[str, ...]:
         """Return a space and the words of every class; with ``multi``, yes and no for each."""
@@ -189,8 +172,7 @@ class Classification(Domain):
 
 def parse_labels(value: object, options: Mapping[str, Any]) -> set[str]:
     """Return the classes in a cell of the label column, by the domain's options; ``RowError`` if one is empty."""
-    form = set_format(options.get("multi", False))
-    return {to_one_line(value)} if form is None else set(split_names(value, form))
+    return set(split_names(value)) if options.get("multi") else {to_one_line(value)}
 
 
 def with_words(labels: Sequence[str]) -> list[str] | dict[str, str]:

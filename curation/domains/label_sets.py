@@ -6,11 +6,8 @@ names in the order of the classes.
 
 import difflib
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Self
+from typing import Any
 
-from pydantic import Field, StringConstraints, ValidationError, model_validator
-
-from curation.config.base import Section, describe_invalid
 from curation.domains import format_cell, parse_list, to_one_line
 from curation.domains.identity import look
 from curation.errors import ConfigError, RowError
@@ -20,41 +17,21 @@ MOST_NAMED = 8
 """Maximum number of classes that a message names."""
 
 
-class SetFormat(Section):
-    """The format in which a column holds a set of labels as a text."""
-
-    separator: Annotated[str, Field(min_length=1)] = ","
-    empty: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)] = "none"
-    """The word for a row without labels, without the separator in it."""
-
-    @model_validator(mode="after")
-    def _apart(self) -> Self:
-        if self.separator in self.empty:
-            raise ValueError(f"empty: {self.empty!r} has the separator in it; give another word")
-        return self
+SEPARATOR, EMPTY = ",", "none"
+"""The sign between the labels of a row, where they are a text, and the word for a row without labels."""
 
 
-def set_format(multi: object) -> SetFormat | None:
-    """Return the format of ``domain.multi``: true, false (None) or a mapping; raise ``ConfigError`` of all else."""
-    if isinstance(multi, bool):
-        return SetFormat() if multi else None
-    try:
-        return SetFormat.model_validate(multi)
-    except ValidationError as error:
-        raise ConfigError(f"domain.multi: {describe_invalid(error)}; give separator and empty") from error
-
-
-def split_names(value: Any, form: SetFormat) -> list[str]:
+def split_names(value: Any) -> list[str]:
     """Return the names in a cell, which is a list, a list as text or a separated text; ``RowError`` of an empty one."""
     items = value if isinstance(value, list | tuple) else parse_list(text := format_cell(value))
     if items is None:
-        items = text.split(form.separator)
+        items = text.split(SEPARATOR)
     names = ["" if item is None else to_one_line(item) for item in items]
-    if names == [form.empty]:
+    if names == [EMPTY]:
         return []
     if "" in names:
         raise RowError(
-            f"bad_label: {quote_text(str(value))} has an empty label; take it out, or write {form.empty} for no label"
+            f"bad_label: {quote_text(str(value))} has an empty label; take it out, or write {EMPTY} for no label"
         )
     return names
 
@@ -76,42 +53,40 @@ class LabelSets:
 
     Args:
         words: each class with the words that it is asked by.
-        form: how a set is written.
     """
 
-    def __init__(self, words: Mapping[str, str], form: SetFormat) -> None:
+    def __init__(self, words: Mapping[str, str]) -> None:
         for name in words:
-            if form.separator in name:
+            if SEPARATOR in name:
                 raise ConfigError(
-                    f"domain.classes: {name!r} holds {form.separator!r}, which separates the labels of a row; set "
-                    "domain.multi.separator to a character that no class has"
+                    f"domain.classes: {name!r} holds {SEPARATOR!r}, which separates the labels of a row; rename it in "
+                    "the files, too"
                 )
-        if form.empty in words:
-            raise ConfigError(f"domain.classes: {form.empty!r} means no label; set domain.multi.empty to another word")
-        self._words, self._form = words, form
-        self.classes, self.empty = tuple(words), form.empty
+        if EMPTY in words:
+            raise ConfigError(f"domain.classes: {EMPTY!r} means no label; rename the class, in the files, too")
+        self._words = words
+        self.classes, self.empty = tuple(words), EMPTY
         """The classes, in order, and the label of a row without classes."""
         self._by_look = {look(name): name for name in words}
-        self._joint = form.separator if form.separator[-1].isspace() else f"{form.separator} "
 
     def label_of(self, value: object) -> str:
         """Return the set in a cell as a text; ``RowError`` of a label that is no class, empty, or there twice."""
-        found = split_names(value, self._form)
+        found = split_names(value)
         names = [name if name in self._words else self._by_look.get(look(name), name) for name in found]
         for place, name in enumerate(names):
             if name not in self._words:
-                note = f"; the separator is {self._form.separator!r}"
+                note = f"; the separator is {SEPARATOR!r}"
                 raise make_class_error(f"{quote_text(name)} of {quote_text(str(value))}", name, self._words, note)
             if name in names[:place]:
                 raise RowError(f"bad_label: {quote_text(name)} stands twice in {quote_text(str(value))}; keep one")
         return self._join_names(names)
 
     def _join_names(self, names: Collection[str]) -> str:
-        return self._joint.join(name for name in self._words if name in names) or self._form.empty
+        return f"{SEPARATOR} ".join(name for name in self._words if name in names) or EMPTY
 
     def names(self, label: str) -> list[str]:
         """Return the classes of a set, given as its label."""
-        return split_names(label, self._form)
+        return split_names(label)
 
     def options(self) -> tuple[str, ...]:
         """Return yes and no for each class in turn, each a line after the prompt."""

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from curation.config.base import check_arguments
 from curation.config.defaults import DomainTraits, make_greedy_defaults
-from curation.domains import Domain, Example, SettledOptions, attempt, format_cell, to_one_line
+from curation.domains import Domain, Example, attempt, format_cell, to_one_line
 from curation.domains.identity import Identity, normalise_unicode, plain_identity
 from curation.errors import ConfigError, RowError
 from curation.escaping import quote_text
@@ -29,11 +29,8 @@ from curation.json_types import Json, JsonView
 
 LETTERS = "ABCDEFGH"
 KEY = "domain.answer_is"
-RIVAL = 0.9
+RIVAL = 0.98
 """Share of the best reading's rows from which another reading is a rival, if the two name different options."""
-LEAST_EXPECTED, FEW = 4.6, 0.05
-"""Numbers from 0 are doubted if at least this many rows should have 0 under uniform right options, and a smaller share
-of these has it: with 4.6 expected, none occurs with a chance of 1 %."""
 _LETTER = re.compile(r"[(\[]?([A-Ha-h])[)\].:]?")
 _INTEGER = re.compile(r"(\d{1,3})(?:\.0+)?")
 _ENDING = re.compile(r"\d+$|(?<=[a-z])[A-H]$|(?<=[_ -])[A-Ha-h]$")
@@ -63,7 +60,6 @@ class ChoiceRow(NamedTuple):
 READINGS = ("column", "letter", "text", "number_from_0", "number_from_1")
 """Ways to read an answer; ``column`` is by a column's name, or the number or letter at its end."""
 _FROM = ("number_from_0", "number_from_1")
-_NUMBERS = ("column", *_FROM)
 
 
 def read_answer(row: ChoiceRow, reading: str) -> int | None:
@@ -97,71 +93,41 @@ def find_places(row: ChoiceRow) -> dict[str, int]:
     return {name: place for name in READINGS if name in named and (place := read_answer(row, name)) is not None}
 
 
-def choose_reading(rows: Iterable[ChoiceRow], where: str) -> tuple[str | None, str]:
-    """Return the reading of all labelled rows, or None if each is read alone, and a warning.
+def choose_reading(rows: Iterable[ChoiceRow], where: str) -> str | None:
+    """Return the reading of all labelled rows, or None if each is read alone.
 
     ``ConfigError``: two readings fit, and name different options.
     """
     counts = Counter[tuple[tuple[str, int], ...]]()  # of rows by the place that each fitting reading finds
     first: dict[tuple[tuple[str, int], ...], str] = {}
-    is_alone, expected = dict.fromkeys(READINGS, True), 0.0
+    is_alone = dict.fromkeys(READINGS, True)
     for row in rows:
         places = {name: place for name in READINGS if (place := read_answer(row, name)) is not None}
         alone = {*find_places(row).values()}
         for name in READINGS:
             is_alone[name] &= alone == ({places[name]} if name in places else set())
-        expected += 1 / len(row.choices)  # of rows in which the first option is right, if right options were uniform
         key = (*places.items(),)
         counts[key] += 1
         if key not in first:
             first[key] = f"{quote_text(row.text)} of {', '.join(map(quote_text, row.choices))}"
-    num_rows, known = counts.total(), [(dict(key), key, number) for key, number in counts.items()]
-    read = {name: sum(number for places, _, number in known if name in places) for name in READINGS}
-    zeros, lasts = (
-        sum(number for places, _, number in known if one in places and other not in places)
-        for one, other in (_FROM, _FROM[::-1])
-    )
-
-    def find_apart(one: str, other: str) -> list[tuple[str, int]]:
-        """Return how the first of the rows is read in which two readings name different options, with their numbers."""
-        return [
-            (f"{first[key]} is {LETTERS[places[one]]} or {LETTERS[places[other]]}", number)
-            for places, key, number in known
-            if {one, other} <= places.keys() and places[one] != places[other]
-        ]
-
-    if not any(read.values()):
-        return None, ""
-    fits, doubt = [name for name in READINGS if read[name] >= RIVAL * max(read.values())], ""
-    most = max((read[name] for name in fits if name in _NUMBERS), default=0)
-    if "column" in fits and read["column"] == most:  # column names go first
-        fits = [name for name in fits if name not in _FROM]
-        is_never_last = read["number_from_0"] == most and find_apart("column", "number_from_0")
-        if is_never_last and expected > LEAST_EXPECTED:
-            doubt = f"and the last option is never right in {num_rows:,} rows"
-    elif not {*fits} & {*_FROM}:
-        fits = [name for name in fits if name != "column"]
-    elif lasts > zeros:
-        doubt = f"{zeros:,} of {num_rows:,} rows have 0, and {lasts:,} the number of their options"
-        fits = [name for name in fits if name not in ("column", "number_from_0")]
-    elif expected > LEAST_EXPECTED and zeros < FEW * expected:
-        fits = [name for name in fits if name != "column"]
-    else:
-        doubt = "" if zeros else f"and none of {num_rows:,} rows has 0"
-        fits = [name for name in fits if name not in ("column", "number_from_1")]
-    best = max(fits, key=lambda name: read[name])
+    read = Counter[str]()
+    for key, number in counts.items():
+        read.update({name: number for name, _ in key})
+    if not read:
+        return None
+    fits = [name for name in READINGS if read[name] >= RIVAL * max(read.values())]
+    best = max(fits, key=read.__getitem__)
     for other in fits:
-        if apart := find_apart(best, other):
-            is_from = {best, other} == {*_FROM}
-            clue = "; hardly any row has 0: do they count from 1, and the last option is never right?" * is_from
-            num_apart = sum(number for _, number in apart)
+        both = {key: places for key in counts if {best, other} <= (places := dict(key)).keys()}
+        if apart := [key for key, places in both.items() if places[best] != places[other]]:
+            places = both[apart[0]]
             raise ConfigError(
-                f"{KEY}: the answers of {where} are read in two ways: as {best} in {read[best]:,} of {num_rows:,} "
-                f"rows, as {other} in {read[other]:,}, and in {num_apart:,} these are different options (the first: "
-                f"{apart[0][0]}){clue}; set {KEY} to the one that is meant, {best} or {other}"
+                f"{KEY}: the answers of {where} are read in two ways: as {best} in {read[best]:,} of "
+                f"{counts.total():,} rows, as {other} in {read[other]:,}, and in {sum(counts[key] for key in apart):,} "
+                f"these are different options (the first: {first[apart[0]]} is {LETTERS[places[best]]} or "
+                f"{LETTERS[places[other]]}); set {KEY} to the one that is meant, {best} or {other}"
             )
-    warning = f"{KEY}: the answers of {where} are read as {best}, {doubt}; set it to {best}, or to what is meant"
-    return None if is_alone[best] else best, warning * (doubt != "" and best in _NUMBERS)
+    return None if is_alone[best] else best
 
 
 def find_place(row: ChoiceRow, reading: str | None) -> int:
@@ -176,16 +142,8 @@ def find_place(row: ChoiceRow, reading: str | None) -> int:
     if len(places) > 1:
         ways = " and ".join(f"{LETTERS[place]} as {name}" for name, place in find_places(row).items())
         raise RowError(f"bad_answer: {row.text!r} is {ways}; set {KEY} to the one that is meant")
-    names = {
-        "column": row.columns,
-        "letter": LETTERS[: len(row.choices)],
-        "text": row.choices,
-        "number_from_0": range(len(row.choices)),
-        "number_from_1": range(1, len(row.choices) + 1),
-    }
-    known: Sequence[Any] = names[reading or ("column" if row.columns else "number_from_0")]
-    others = "its letters and texts" if reading is None else f"{KEY}: {reading}"
-    raise RowError(f"bad_answer: {row.text!r} is not one of {', '.join(map(str, known))} ({others})")
+    how = "as a letter, a text or a number" if reading is None else f"by {KEY}: {reading}"
+    raise RowError(f"bad_answer: {row.text!r} names none of the options {', '.join(row.choices)} {how}")
 
 
 class Mcqa(Domain):
@@ -265,12 +223,12 @@ class Mcqa(Domain):
             raise RowError(f"bad_answer: {row.key!r} is not one of {', '.join(row.keys)}")
         return LETTERS[row.keys.index(key)]
 
-    def settle(self, rows: Iterable[Mapping[str, object]], where: str) -> SettledOptions:
+    def settle(self, rows: Iterable[Mapping[str, object]], where: str) -> Json:
         """Return the reading that fits all answers of a source's labelled rows; ``ConfigError`` if two fit."""
         read = (attempt(self._read_row, raw)[0] for raw in rows)
         rows_of = (row for row in read if row and row.keys is None and attempt(format_cell, row.key)[0])
-        reading, warning = choose_reading(rows_of, where)
-        return SettledOptions({} if reading is None else {"answer_is": reading}, warning)
+        reading = choose_reading(rows_of, where)
+        return {} if reading is None else {"answer_is": reading}
 
     def _read_row(self, raw: Mapping[str, object]) -> ChoiceRow:
         if self._choices:

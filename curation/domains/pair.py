@@ -26,6 +26,7 @@ from curation.label_columns import ORDER_AGREEMENT
 
 FIRST, SECOND = "first", "second"
 """The labels, which are columns of the example."""
+CUE = "The better answer is"
 _LETTERS = {FIRST: "A", SECOND: "B"}
 _OTHER = {FIRST: SECOND, SECOND: FIRST}
 
@@ -48,7 +49,6 @@ class AnswerPair(Domain):
         both_orders: ask a judge about both orders of the answers, which takes twice the time; the second answer is the
             number ``order_agreement`` (:mod:`curation.stages.label_chunks`), and the first one the label.
         guidelines: the first paragraph of the question: what makes an answer better.
-        cue: the last line of the question, which "A" or "B" completes.
     """
 
     name = "pair"
@@ -77,7 +77,6 @@ class AnswerPair(Domain):
         by: Literal["judge", "likelihood"] = "judge",
         both_orders: bool = True,
         guidelines: str = "",
-        cue: str = "The better answer is",
     ) -> None:
         self._template = Template(prompt, key="domain.prompt") if "{{" in prompt else None
         self._prompt, self._open, self._preferred = prompt, (first, second), preferred
@@ -92,7 +91,7 @@ class AnswerPair(Domain):
                     f"domain.{keys}: {', '.join(names)}, beside the columns {', '.join(texts)} of domain.prompt: name "
                     "columns of their own, since an answer is no part of a prompt and the teacher sees no preference"
                 )
-        self._by, self._cue = by, cue.strip()
+        self._by = by
         self.head = guidelines.strip() if by == "judge" else ""
         self.both_orders = both_orders and by == "judge"
         self.forms = ((*texts, chosen, rejected), (*texts, first, second))
@@ -138,7 +137,7 @@ class AnswerPair(Domain):
         if self._by == "likelihood":
             return str(example["question"])
         answers = [f"Answer {letter}: {example[place]}" for place, letter in _LETTERS.items()]
-        return "\n\n".join([f"Question: {example['question']}", *answers, self._cue])
+        return "\n\n".join([f"Question: {example['question']}", *answers, CUE])
 
     def identity(self, example: Example) -> Identity:
         """Return the prompt and the two answers, whatever their order and the way they are compared."""

@@ -83,19 +83,14 @@ def _replace(text: str, old: str, new: str) -> str:
 
 
 _OF_TEXT: Mapping[str, Callable[..., str]] = {
-    "capitalize": str.capitalize,
     "lower": str.lower,
     "replace": _replace,
-    "string": str,
-    "title": str.title,
     "trim": str.strip,
     "truncate": lambda text, length=255: text if len(text) <= int(length) else f"{text[: int(length)]}...",
     "upper": str.upper,
 }
 _OF_VALUES: Mapping[str, Callable[..., Any]] = {
-    "first": lambda values: next(iter(values)),
     "join": _join,
-    "last": lambda values: [*values][-1],
     "length": len,
     "tojson": lambda value: json.dumps(value, ensure_ascii=False, default=str),
 }

@@ -1,7 +1,7 @@
 """Free text by configuration: a prompt from a template, a reference answer in a column, and a check.
 
 Not one of the paper's tasks. The label is the whole completion without white space around it. ``check`` says when it is
-right: a rule of this file, in bounded time; a judge, whom a stage of its own asks; or a user's command
+right: a rule of this file; a judge, whom a stage of its own asks; or a user's command
 (:mod:`curation.domains.checks`), which the grade stage, rollouts and rewards run alone.
 """
 
@@ -15,7 +15,6 @@ from decimal import Decimal
 from typing import Annotated, Any
 
 import pyarrow as pa
-import regex
 from pydantic import Field
 
 from curation.config.base import check_arguments
@@ -30,14 +29,6 @@ from curation.escaping import quote_text
 
 Verdict = bool | RowError
 """Whether a completion is right, or the error if that is undecidable."""
-
-
-PATTERN_SECONDS = 1.0
-"""Seconds after which a match is given up; the package checks the clock rarely, so it may take some more."""
-MOST_MATCHED = 20_000
-"""Maximum length of a completion to match, in characters."""
-MOST_PATTERN = 10_000
-"""Maximum length of a pattern, in characters."""
 _NUMBER = re.compile(
     r"(?:(?<![\w.,)\]])[-+\u2212])?"
     r"(?:(?:\d{1,3}(?:,\d{3})+|\d{1,300})(?:\.\d{1,300})?|(?<!\d)\.\d{1,300})(?:[eE][-+]?\d{1,4})?"
@@ -108,78 +99,27 @@ class Number(_Rule):
         return gold == answer or abs(gold - answer) <= max(self._absolute, self._relative * abs(gold))
 
 
-class Pattern(_Rule):
-    """The whole completion matches a regular expression, without white space around it.
-
-    Args:
-        pattern: the expression; without one, each row's reference is.
-    """
-
-    @check_arguments
-    def __init__(self, *, pattern: str | None = None) -> None:
-        self._pattern = None
-        if pattern is not None:
-            try:
-                self._pattern = _compile(pattern)
-            except RowError as error:
-                raise ConfigError(f"check.regex.pattern: {str(error).partition(': ')[2]}") from error
-
-    def right(self, completion: str, reference: str) -> bool:
-        """Return whether the completion matches."""
-        pattern = self._pattern or _compile(reference.strip())
-        if len(completion) > MOST_MATCHED:
-            raise RowError(f"check_failed: a completion of more than {MOST_MATCHED:,} characters is not matched")
-        try:
-            return pattern.fullmatch(completion.strip(), timeout=PATTERN_SECONDS) is not None
-        except TimeoutError:
-            raise RowError(
-                f"check_failed: {quote_text(pattern.pattern)} took longer than {PATTERN_SECONDS:g} s on this completion"
-            ) from None
-
-
-def _compile(pattern: object) -> Any:
-    """Return the compiled expression, or raise ``RowError``: ``bad_reference``."""
-    if not isinstance(pattern, str) or len(pattern) > MOST_PATTERN:
-        raise RowError(f"bad_reference: a pattern is a text of at most {MOST_PATTERN:,} characters")
-    try:
-        return regex.compile(pattern)
-    except (regex.error, RecursionError, OverflowError) as error:
-        raise RowError(f"bad_reference: {quote_text(pattern)} is not a regular expression ({error})") from None
-
-
 class JsonValue(_Rule):
-    """The completion is a JSON value equal to the reference; in a fenced block, that.
-
-    Args:
-        fields: the keys of both objects that are compared; without any, the whole values are.
-    """
-
-    @check_arguments
-    def __init__(self, *, fields: Sequence[str] = ()) -> None:
-        self._fields = tuple(fields)
+    """The completion is a JSON value equal to the reference; in a fenced block, that."""
 
     def right(self, completion: str, reference: str) -> bool:
         """Return whether the values are equal; numbers compare by value, and true is not 1."""
         try:
-            wanted = self._parse(reference)
+            wanted = _parse_json(reference)
         except (ValueError, RecursionError):
             raise RowError(f"bad_reference: {quote_text(reference)} is not JSON") from None
-        except KeyError as error:
-            raise RowError(f"bad_reference: {quote_text(reference)} has no field {error}") from None
         fenced = _FENCED.search(completion)
         try:
-            return _equals(self._parse(fenced[1] if fenced else completion), wanted)
-        except (ValueError, KeyError, RecursionError):
+            return _equals(_parse_json(fenced[1] if fenced else completion), wanted)
+        except (ValueError, RecursionError):
             return False
 
-    def _parse(self, text: str) -> Any:
-        def refuse(name: str) -> Any:
-            raise ValueError(name)
 
-        value = json.loads(text, parse_constant=refuse)
-        if self._fields and not isinstance(value, dict):
-            raise KeyError(self._fields[0])
-        return {name: value[name] for name in self._fields} if self._fields else value
+def _parse_json(text: str) -> Any:
+    def refuse(name: str) -> Any:
+        raise ValueError(name)
+
+    return json.loads(text, parse_constant=refuse)
 
 
 def _equals(one: object, other: object) -> bool:
@@ -259,7 +199,6 @@ _RULES: Mapping[str, Any] = {
     "equal": Equal,
     "normalised": Normalised,
     "number": Number,
-    "regex": Pattern,
     "json": JsonValue,
     "judge": JudgeCheck,
 }
@@ -288,7 +227,7 @@ def check_of(value: object) -> Check | None:
         raise ConfigError(f"check.{name}: {options!r} is not a mapping of options; docs/data-forms.md lists them")
     try:
         check: Check = made_by(**options)
-    except ConfigError as error:
+    except (ConfigError, TypeError) as error:
         where = "" if str(error).startswith("check.") else f"check.{name}: "
         raise ConfigError(f"{where}{error}; docs/data-forms.md lists its options") from error
     return check
@@ -300,8 +239,8 @@ class Text(Domain):
     Args:
         prompt: a Jinja template over the columns, in a sandbox (:mod:`curation.domains.templates`).
         reference: the column with the reference answer.
-        check: how a completion is graded: ``equal``, ``normalised``, ``number``, ``regex``, ``json``, ``judge`` or
-            ``command``, or a mapping of one of them to its options.
+        check: how a completion is graded: ``equal``, ``normalised``, ``number``, ``json``, ``judge`` or ``command``,
+            or a mapping of one of them to its options.
     """
 
     name = "text"
@@ -366,8 +305,8 @@ class Text(Domain):
         return verdict
 
     def gold_problem(self, gold: str, example: Example) -> str:
-        """Return the domain's own reason, or "" if references are patterns or a program grades."""
-        is_answer = not isinstance(self._check, Pattern | CommandCheck | None)
+        """Return the domain's own reason, or "" if a program grades."""
+        is_answer = not isinstance(self._check, CommandCheck | None)
         return super().gold_problem(gold, example) if is_answer else ""
 
     def check(self, labels: Sequence[str | None], golds: Sequence[str], examples: Sequence[Example]) -> list[Verdict]:

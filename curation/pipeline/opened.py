@@ -6,7 +6,7 @@ once, before the run directory has an identity, and are part of it and of all ke
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import yaml
@@ -73,7 +73,7 @@ def open_run(config: RunConfig, *, guard: lease.Guard = lease.guard_nothing) -> 
         UserError: the directory belongs to other rows, an input changed, or something that is named does not exist.
     """
     check_models(config)
-    config = settle(config).config
+    config = settle(config)
     get_domain(config.domain)
     require_checkers(config)
     manifest = Manifest.load(config.directory, guard=guard)
@@ -118,14 +118,7 @@ Classes = list[str] | dict[str, str]
 """Labels, or words by label."""
 
 
-class SettledRun(NamedTuple):
-    """A configuration with all options that its labelled rows decide, and warnings about them."""
-
-    config: RunConfig
-    warnings: tuple[str, ...] = ()
-
-
-def settle(config: RunConfig) -> SettledRun:
+def settle(config: RunConfig) -> RunConfig:
     """Return the configuration with its classes and, by source, the options of the domain that labelled rows decide.
 
     A run directory that was opened before keeps the options that it began with, unless a source's rows were asked in
@@ -138,7 +131,6 @@ def settle(config: RunConfig) -> SettledRun:
     config = with_split_classes(config)
     identity: JsonView = Manifest.load(config.directory).identity or {}
     found: dict[str, DomainConfig] = {}
-    warnings: list[str] = []
     for name, source in config.sources.items():
         asked = source.domain or config.domain
         domain = get_domain(asked)
@@ -152,8 +144,7 @@ def settle(config: RunConfig) -> SettledRun:
             if found[name].ungraded.to_key() == begun:
                 continue
         decided = domain.settle(_iter_labelled(config, name, discover(source), splits), f"source {name}")
-        warnings += filter(None, [decided.warning])
-        found[name] = asked.with_options(**{**decided.options, **asked.options})
+        found[name] = asked.with_options(**{**decided, **asked.options})
     labelled, common = config.splits.source.source, config.domain
     if labelled in found and config.sources[labelled].domain is None:
         common = found[labelled]
@@ -162,7 +153,7 @@ def settle(config: RunConfig) -> SettledRun:
         own = found.get(name, source.domain)
         is_common = source.domain is None and (own is None or own == common)
         sources[name] = source if is_common else source.model_copy(update={"domain": own})
-    return SettledRun(config.model_copy(update={"domain": common, "sources": sources}), tuple(warnings))
+    return config.model_copy(update={"domain": common, "sources": sources})
 
 
 def _iter_labelled(

@@ -107,7 +107,7 @@ def run_analysis(
         ConfigError: the run lacks something that the analysis reads.
         RunFailedError: a stage of the run itself is missing.
     """
-    config = settle(config).config
+    config = settle(config)
     for line in extending.check_analysis(config):
         say(line)
     open_finished(config, "is not finished")

@@ -1,7 +1,6 @@
 """Input files: find and number them, read them in a fixed order, assign row ids, and split rows into disjoint parts."""
 
 from curation.sources.files import check_unchanged as check_unchanged
-from curation.sources.files import describe_left_out as describe_left_out
 from curation.sources.files import discover as discover
 from curation.sources.files import find_nearest_column as find_nearest_column
 from curation.sources.files import require_columns as require_columns

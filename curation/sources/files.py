@@ -8,7 +8,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
-from urllib.parse import unquote
 
 from curation.activity import doing
 from curation.config import SourceConfig
@@ -16,7 +15,7 @@ from curation.errors import SourceError
 from curation.escaping import quote_text
 from curation.sources import readers
 from curation.sources.paths import FoundFile, compute_content_digest, find, naming_errors
-from curation.sources.source_file import COMPRESSED, DIALECT, FORMATS, TEXTS, SourceFile
+from curation.sources.source_file import COMPRESSED, DIALECT, FORMATS, SourceFile
 
 SPLITS = {
     "train": ("train", "training"),
@@ -33,7 +32,6 @@ METADATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "sta
 UNREAD = (".tsv", ".tsv.gz", ".xlsx", ".xls", ".arrow", ".feather", ".avro", ".orc", ".xz", ".lz4")
 """Endings of files that hold rows but have no reader."""
 _SPLIT_OF = {word: split for split, words in SPLITS.items() for word in words}
-_KEY = re.compile(r"([^=]+)=(.*)")
 MOST_NAMED = 3
 """Maximum number of files of a kind that a message names."""
 
@@ -56,11 +54,11 @@ def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[Sou
     found = _with_format(source, at_path, single)
     check_one_kind(source, found)
     forms = {form for _, form in found}
-    for key, kinds in (("form", TEXTS), ("delimiter", ("csv",)), ("quoting", ("csv",))):
+    for key in DIALECT:
         value = getattr(source, key)
-        if value != SourceConfig.model_fields[key].default and forms.isdisjoint(kinds):
+        if value != SourceConfig.model_fields[key].default and "csv" not in forms:
             raise SourceError(
-                f"{source.path}: {key}: {value!r} is read of {', '.join(kinds)} alone, and the source is "
+                f"{source.path}: {key}: {value!r} is read of csv alone, and the source is "
                 f"{', '.join(sorted(forms))}; take the key out, or convert the files"
             )
     before = {file.path: file for file in known}
@@ -69,7 +67,7 @@ def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[Sou
     with doing(f"reading {len(found)} {'file' if len(found) == 1 else 'files'} of {source.path}"):
         for file, form in found:
             old = before.get(file.path)
-            asked = DIALECT[:3] if form == "csv" else ("form",) if form in TEXTS else ()
+            asked = DIALECT if form == "csv" else ()
             if (
                 old is not None
                 and form != "lance"  # of a table, only its version counts
@@ -82,18 +80,8 @@ def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[Sou
                 following += old is None
     files.sort(key=lambda file: file.index)
     if not sum(file.num_rows for file in files):
-        left_out = "".join(f" ({words})" for words in describe_left_out(files))
-        raise SourceError(f"{source.path}: holds no rows{left_out}; give a source that does")
+        raise SourceError(f"{source.path}: holds no rows; give a source that does")
     return files
-
-
-def describe_left_out(files: Iterable[SourceFile]) -> list[str]:
-    """Return why records of the files are not rows, as texts with counts; empty if all records are rows."""
-    counts = sum((Counter(file.left_out) for file in files), Counter[str]())
-    if not counts:
-        return []
-    reasons = ", ".join(f"{reason} {number:,}" for reason, number in counts.most_common())
-    return [f"{counts.total():,} records left out: {reasons}"]
 
 
 def check_unchanged(before: Sequence[SourceFile], now: Sequence[SourceFile]) -> None:
@@ -173,20 +161,14 @@ def _describe(file: FoundFile, form: str, index: int, source: SourceConfig) -> S
             size=0 if form == "lance" else file.size,
             modified=file.modified,
             schema={},
-            **({name: getattr(source, name) for name in DIALECT[:3]} if form in TEXTS else {}),
+            **({name: getattr(source, name) for name in DIALECT} if form == "csv" else {}),
         )
     )
     content = ""
     if form != "lance":
         with naming_errors(file.path, f"cannot be read as {form}: {{}}"):
             content = compute_content_digest(file.path, file.size)
-    # as Hive, Spark and pandas write them: label=pos/x.csv
-    keys = (_KEY.fullmatch(part) for part in PurePosixPath(file.inner).parts[:-1])
-    pairs = ((hit[1], "" if hit[2] == "__HIVE_DEFAULT_PARTITION__" else unquote(hit[2])) for hit in keys if hit)
-    # of two values the file's own counts, as before it stood in such a folder
-    folders = {key: text for key, text in pairs if key not in found.schema}
-    schema = found.schema | dict.fromkeys(folders, "string")
-    return replace(found, schema=schema, folders=folders, content=content)
+    return replace(found, content=content)
 
 
 def check_one_kind(source: SourceConfig, files: Sequence[tuple[FoundFile, str]]) -> None:
@@ -215,9 +197,7 @@ def check_one_kind(source: SourceConfig, files: Sequence[tuple[FoundFile, str]])
 def _find_split(inner: str) -> str:
     """Return the split that a path names (the file name goes first), or ""."""
     *folders, file = PurePosixPath(inner).parts or ("",)
-    named = {"split", "fold", "set", "subset", "partition"}
-    keys = [hit[2] for part in folders if (hit := _KEY.fullmatch(part)) and hit[1].casefold() in named]
-    names = [file.partition(".")[0], *reversed([part for part in folders if "=" not in part]), *keys]
+    names = [file.partition(".")[0], *reversed(folders)]
     parts = (part for name in names for part in re.split(r"[\W_]+|(?<=[a-z])(?=[A-Z])", name))
     words = (_AFTER.sub("", part.casefold()) for part in parts)
     return next((_SPLIT_OF[word] for word in words if word in _SPLIT_OF), "")

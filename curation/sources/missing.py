@@ -69,7 +69,7 @@ def to_python_values(column: pa.Array, name: str) -> list[Any]:
         raise SourceError(f"column {quote_text(name)} cannot be read: {format_error(error)}; leave it out") from error
 
 
-_TEXTS = ("text", "json", "choice")
+_TEXTS = ("text", "json")
 """Type names of columns in files without Arrow types (``SourceFile.schema``)."""
 
 

@@ -1,13 +1,13 @@
-"""Readers of Parquet, JSONL, JSON, CSV and Lance, in row order, one range at a time.
+"""Readers of Parquet, JSONL, CSV and Lance, in row order, one range at a time.
 
-CSV has no types: its values are text, empty fields null. A value of JSONL and JSON keeps its row's own type (Arrow's
-type ``json``, which ``curation.sources.missing`` turns into Python values), whatever other rows hold: one Arrow type
-per column would add keys to objects and make integers floats. These formats have marked record positions, so that
+CSV has no types: its values are text, empty fields null. A value of JSONL keeps its row's own type (Arrow's type
+``json``, which ``curation.sources.missing`` turns into Python values), whatever other rows hold: one Arrow type per
+column would add keys to objects and make integers floats. These formats have marked record positions, so that
 reading a range in the middle costs no more than its own bytes.
 """
 
 import json
-from collections import Counter
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,7 +23,6 @@ from curation.arrays import Int64s
 from curation.errors import SourceError
 from curation.escaping import format_error, quote_text
 from curation.json_types import Json
-from curation.sources.forms import FORMS, ROWS, FlatRow
 from curation.sources.missing import as_json, to_raw_rows
 from curation.sources.paths import compute_content_digest, get_filesystem, naming_errors, read_stamp
 from curation.sources.records import MAX_RECORD, iter_records, parse_csv_header, parse_record
@@ -45,7 +44,7 @@ def measure(file: SourceFile) -> SourceFile:
     """
     with naming_errors(file.path, f"cannot be read as {file.format}: {{}}"):
         if file.format in TEXTS:
-            return _measure_text(replace(file, found_form=ROWS if file.form == "auto" else file.form))
+            return _measure_text(file)
         if file.format == "lance":
             dataset = _open_lance(file.path)
             schema, num_rows = dataset.schema, dataset.count_rows()
@@ -70,20 +69,13 @@ def read_rows(
     """
     stop = file.num_rows if stop is None else min(stop, file.num_rows)
     wanted = list(file.schema) if columns is None else [name for name in columns if name in file.schema]
-    inside = [name for name in wanted if name not in file.folders]
-    if wanted and not inside:  # rows are counted by a column of theirs
-        inside = [name for name in file.schema if name not in file.folders][:1]
     if start >= stop:
         return
     num_rows = 0
     with naming_errors(file.path, f"cannot be read as {file.format}: {{}}"):
-        for batch in _READERS[file.format](file, start, stop, inside):
+        for batch in _READERS[file.format](file, start, stop, wanted):
             batch = _require_text(file, batch, start + num_rows)
             num_rows += batch.num_rows
-            if wanted != inside:  # the folders' names give columns, too
-                texts = {name: [text or None] * len(batch) for name, text in file.folders.items()}
-                arrays = [pa.array(texts[name], "string") if name in texts else batch.column(name) for name in wanted]
-                batch = pa.RecordBatch.from_arrays(arrays, wanted)
             yield batch
     if num_rows != stop - start:
         raise SourceError(
@@ -198,10 +190,12 @@ def _read_lance(file: SourceFile, start: int, stop: int, columns: list[str]) -> 
 
 def _read_text(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
     found = _iter_rows(file, start, stop)
-    is_plain = file.format == "csv" and file.found_form == ROWS
     while rows := list(islice(found, BATCH_ROWS)):
         values = [[row.get(name) for row in rows] for name in columns]
-        arrays = [pa.array([text or None for text in of], pa.string()) if is_plain else as_json(of) for of in values]
+        arrays = [
+            pa.array([text or None for text in of], pa.string()) if file.format == "csv" else as_json(of)
+            for of in values
+        ]
         yield pa.RecordBatch.from_arrays(arrays, columns)
 
 
@@ -213,8 +207,7 @@ def _open_lance(path: str, version: int | None = None) -> Any:
 
 
 def _measure_text(file: SourceFile) -> SourceFile:
-    """Measure a text file, again from the start if ``auto`` finds another form in a record."""
-    is_csv, form = file.format == "csv", FORMS.get(file.found_form)
+    is_csv = file.format == "csv"
     names: list[str] = []
     found = iter_records(file, 0, number=0 if is_csv else 1)
     if is_csv:
@@ -222,39 +215,23 @@ def _measure_text(file: SourceFile) -> SourceFile:
             raise SourceError(
                 f"{file.path}: is empty, without even a header; write the columns' names in line 1, or leave it out"
             )
-        names, is_spaced = parse_csv_header(file, header[1])
-        file = replace(file, is_spaced=is_spaced)
+        names = parse_csv_header(file, header[1])
         _require_delimiter(file.path, names, file.delimiter)
         _require_distinct(file.path, names)
-    num_rows, marks, left_out = 0, [], Counter[str]()
-    kinds = dict.fromkeys(names if form is None else (), "text")
-    for number, (offset, record) in enumerate(found, 1):
-        row = _inspect_record(file, number, record, names)
-        fitting = [name for name, other in FORMS.items() if file.form == "auto" and form is None and other.fits(row)]
-        if fitting:
-            return _measure_text(replace(file, found_form=fitting[0]))
-        flat = FlatRow(row) if form is None else form.read(row)
-        if flat.row is None:
-            left_out[flat.left_out] += 1
-            continue
-        if num_rows % MARK_ROWS == 0:
+    num_rows, marks, kinds = 0, [], dict.fromkeys(names, "text")
+    for num_rows, (offset, record) in enumerate(found, 1):
+        row = _inspect_record(file, num_rows, record, names)
+        _require_no_export(file.path, num_rows, row)
+        if (num_rows - 1) % MARK_ROWS == 0:
             marks.append(offset)
-        num_rows += 1
-        if not is_csv or form is not None:
-            kinds |= {name: kinds.get(name, "json") for name in flat.row}  # a key may first stand in the last row
-            kinds |= dict.fromkeys(flat.choices, "choice")
-    is_alone = file.format == "json" and num_rows == 1 and form is None
-    if is_alone and any(isinstance(value, list | dict) for value in row.values()):  # it holds the rows in it
-        raise SourceError(
-            f"{file.path}: is one object with the keys {', '.join(row)}; write an array of its rows, each an object of "
-            "columns"
-        )
-    return replace(file, num_rows=num_rows, schema=kinds, marks=tuple(marks), left_out=dict(left_out))
+        if not is_csv:
+            kinds |= dict.fromkeys(row, "json")  # a key may first stand in the last row
+    return replace(file, num_rows=num_rows, schema=kinds, marks=tuple(marks))
 
 
 def _inspect_record(file: SourceFile, number: int, record: bytes, names: list[str]) -> Json:
-    """Return a record, parsed as far as its keys and form require; faults of late records are reported later."""
-    if number <= _HEAD_ROWS or file.found_form != ROWS:
+    """Return a record, parsed as far as its keys require; faults of late records are reported later."""
+    if number <= _HEAD_ROWS:
         return parse_record(file, number, record, names)
     if file.format == "csv":
         has_end = b"\n" in record.rstrip()  # which quotes may have swallowed
@@ -266,19 +243,35 @@ def _inspect_record(file: SourceFile, number: int, record: bytes, names: list[st
     return value if isinstance(value, dict) else {}
 
 
+_CHOICES = re.compile(r"""\s*\{\s*["']choices["']""")
+
+
+def _require_no_export(path: str, number: int, row: Json) -> None:
+    """Refuse the exports of Prodigy and Label Studio: a rejected task would be a labelled row, choices a class.
+
+    Label Studio's tasks have no columns of rows, so they are refused for these.
+    """
+    is_answered = row.get("answer") in ("accept", "reject", "ignore")
+    if is_answered and ("_task_hash" in row or isinstance(row.get("accept"), list)):
+        raise SourceError(
+            f"{path}: record {number} is a task of Prodigy, answered by {row['answer']}; write the accepted ones as "
+            "rows: jq -c 'select(.answer == \"accept\") | {text, label: (.label // .accept[0])}' OLD > NEW"
+        )
+    for name, value in row.items():
+        is_text = isinstance(value, str) and _CHOICES.match(value)
+        if is_text or (isinstance(value, dict) and value.keys() == {"choices"}):
+            raise SourceError(
+                f"{path}: record {number}, column {quote_text(name)} has choices as Label Studio writes them; write "
+                "the label there, or, with domain.multi: true, the list of labels"
+            )
+
+
 def _iter_rows(file: SourceFile, start: int, stop: int) -> Iterator[Json]:
-    mark, form = start // MARK_ROWS, FORMS.get(file.found_form)
-    names = [name for name in file.schema if name not in file.folders]
-    if form is not None and file.format == "csv":  # whose columns are those of the form, not of the header
-        names, _ = parse_csv_header(file, next(iter_records(file, 0, 0), (0, b""))[1])
-    skipped, wanted = start - mark * MARK_ROWS, stop - mark * MARK_ROWS
-    first = mark * MARK_ROWS + 1
-    found = enumerate(iter_records(file, file.marks[mark], first), first)
-    if form is None:
-        yield from (parse_record(file, number, record, names) for number, (_, record) in islice(found, skipped, wanted))
-        return
-    rows = (form.read(parse_record(file, number, record, names)).row for number, (_, record) in found)
-    yield from islice((row for row in rows if row is not None), skipped, wanted)
+    mark, names = start // MARK_ROWS, list(file.schema)
+    first = mark * MARK_ROWS
+    records = iter_records(file, file.marks[mark], first + 1)
+    for number, (_, record) in enumerate(islice(records, start - first, stop - first), start + 1):
+        yield parse_record(file, number, record, names)
 
 
 class SampledRow(NamedTuple):

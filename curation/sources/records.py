@@ -1,4 +1,4 @@
-"""The records of JSONL and CSV files and the values of JSON files: their starts, bytes and content.
+"""The records of JSONL and CSV files: their starts, bytes and content.
 
 Reading can start at any record, so a range costs only its own bytes. A record that cannot be read is refused with its
 file, its number and the text around the fault.
@@ -11,7 +11,6 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -29,27 +28,26 @@ MAX_DEPTH = 50
 """Maximum depth of a JSON value, since the output file formats nest by the call stack."""
 _AROUND = 30
 """Number of characters shown on either side of a fault."""
-_AS_ARRAY = "a file that is one array of objects is read as format: json (ending .json)"
-_START, _BETWEEN = re.compile(r"\ufeff?(?:[\s,]*\[)?"), re.compile(r"[\s,]*")
-_scan = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
 
 csv.field_size_limit(sys.maxsize)  # Python's own limit is 131,072 characters a field
 
 
 def iter_records(file: SourceFile, offset: int, number: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the records (for JSON: values) of a file from a byte on, as start and bytes, without blank ones.
+    """Yield the records of a file from a byte on, as start and bytes, without blank ones.
 
-    ``number`` is that of the first record; a CSV file's header is record 0. ``SourceError``: a quoted field or an array
-    has no end, a record is longer than ``MAX_RECORD``, or the file is UTF-16.
+    ``number`` is that of the first record; a CSV file's header is record 0. ``SourceError``: a quoted field has no end,
+    a record is longer than ``MAX_RECORD``, or the file is UTF-16 or an array of JSON.
     """
     with _open(file.path, offset) as opened:
-        if file.format == "json":
-            yield from _iter_json_values(file.path, opened, offset)
-            return
         has_quotes = file.format == "csv" and file.quoting != "none"
         parts, odd, start = [], False, offset
         lines = io.BufferedReader(opened, BLOCK_BYTES)
         while line := lines.readline(MAX_RECORD + 1):
+            if file.format == "jsonl" and line.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
+                raise SourceError(
+                    f"{file.path}: record {number} is an array, and each line is an object; write one object on "
+                    "each line: jq -c '.[]' OLD > NEW"
+                )
             if len(line) > MAX_RECORD:
                 raise ValueError(f"a line has more than {MAX_RECORD >> 20} MiB")
             if offset == 0 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -92,59 +90,6 @@ def _open(path: str, offset: int) -> pa.NativeFile:
     return file
 
 
-def _iter_json_values(path: str, file: pa.NativeFile, offset: int) -> Iterator[tuple[int, bytes]]:
-    """Yield each value of a JSON file that is open at ``offset``, with the byte at which it starts.
-
-    A value that is not JSON is yielded last, with all that follows it, for the caller to refuse.
-    """
-    decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-    text, at, has_all = "", 0, False
-
-    def more() -> None:
-        nonlocal text, at, has_all
-        rest = text[at:]
-        block = file.read(max(BLOCK_BYTES, 2 * len(rest)))  # so that a long value is not scanned for every block
-        text, at, has_all = rest + decoder.decode(block, final=not block), 0, not block
-
-    more()
-    start = _START.match(text)[0] if offset == 0 else ""  # type: ignore[index]
-    is_array = start.endswith("[")
-    offset, at = offset + len(_encode(start)), len(start)
-    while True:
-        between = _BETWEEN.match(text, at)
-        assert between is not None
-        offset, at = offset + len(_encode(between[0])), between.end()
-        if at == len(text) and not has_all:
-            more()
-        elif at == len(text):
-            if is_array:
-                raise SourceError(f"{path}: its array has no end; the file is cut: write it again")
-            return
-        elif text[at] == "]":
-            if (text[at + 1 :] + decoder.decode(file.read(BLOCK_BYTES))).strip():
-                raise SourceError(
-                    f"{path}: text follows the end of its array; write one array, or one object on each line"
-                )
-            return
-        else:
-            try:
-                end = _scan(text, at)[1]
-            except json.JSONDecodeError:
-                if not has_all and len(text) - at <= MAX_RECORD:
-                    more()
-                    continue
-                end = len(text)
-            except RecursionError as error:
-                raise SourceError(f"{path}: byte {offset}: its values nest too deep; make it flatter") from error
-            value = _encode(text[at:end])
-            yield offset, value
-            offset, at = offset + len(value), end
-
-
-def _encode(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
-
-
 def parse_record(file: SourceFile, number: int, record: bytes, names: list[str]) -> Json:
     """Return a record by column; ``names`` are those of a CSV file's header. ``SourceError``: it cannot be read."""
     if file.format != "csv":
@@ -173,23 +118,22 @@ def _parse_json_object(path: str, number: int, record: bytes) -> Json:
     except SourceError:
         raise
     except json.JSONDecodeError as error:
-        mend = _AS_ARRAY if text.startswith("[") else "fix the file"
+        mend = "fix the file, or write each object on one line (jq -c . OLD > NEW)"
         raise make_error(f"is not JSON ({error.msg})", error.pos, mend) from error
     except RecursionError as error:
         raise make_error(f"nests deeper than {MAX_DEPTH} levels,", mend="make it flatter") from error
     except ValueError as error:  # Python refuses to read integers of more than 4,300 digits
         raise make_error("has an integer of thousands of digits,") from error
     if not isinstance(value, dict):
-        kind = type(value).__name__
-        raise make_error(f"is not a JSON object but {kind},", mend=_AS_ARRAY if kind == "list" else "fix the file")
+        raise make_error(f"is not a JSON object but {type(value).__name__},")
     if "\\u" in text and (half := re.search("[\ud800-\udfff]", json.dumps(value, ensure_ascii=False))):
         at = text.lower().find(f"\\u{ord(half[0]):04x}")
         raise make_error("has half of a surrogate pair", at, "write the whole character")
     return value
 
 
-def parse_csv_header(file: SourceFile, record: bytes) -> tuple[list[str], bool]:
-    """Return a CSV file's column names, without empty ones at the end, and whether a space follows each delimiter."""
+def parse_csv_header(file: SourceFile, record: bytes) -> list[str]:
+    """Return a CSV file's column names, without empty ones at the end."""
     text = _decode(file.path, 0, record)
     if "\r" in re.sub(r'"(?:[^"]|"")*"', "", text.rstrip("\r\n")):
         raise SourceError(f"{file.path}: its line ends are carriage returns; convert them: tr '\\r' '\\n' < OLD > NEW")
@@ -201,8 +145,7 @@ def parse_csv_header(file: SourceFile, record: bytes) -> tuple[list[str], bool]:
     names = _parse_csv_fields(file, 0, record)
     while len(names) > 1 and not names[-1]:
         names.pop()
-    is_spaced = file.is_spaced or (len(names) > 1 and all(name[:1] == " " != name[1:2] for name in names[1:]))
-    return _parse_csv_fields(replace(file, is_spaced=is_spaced), 0, record)[: len(names)], is_spaced
+    return names
 
 
 def _parse_csv_fields(file: SourceFile, number: int, record: bytes, names: list[str] | None = None) -> list[str]:
@@ -218,16 +161,14 @@ def _parse_csv_fields(file: SourceFile, number: int, record: bytes, names: list[
         return SourceError(f"{file.path}: {where} {problem} {_format_near(text, at)}; {mend}")
 
     quoting: Literal[0, 3] = csv.QUOTE_NONE if file.quoting == "none" else csv.QUOTE_MINIMAL
-    is_spaced = file.is_spaced
     try:
-        reader = csv.reader([text], strict=True, delimiter=delimiter, quoting=quoting, skipinitialspace=is_spaced)
-        fields = next(reader, [])
+        fields = next(csv.reader([text], strict=True, delimiter=delimiter, quoting=quoting), [])
     except csv.Error as error:
         mend = "a field with quotes or line ends has to stand in quotes, with its own quotes doubled"
         raise make_error("cannot be read as CSV", _find_fault(text, delimiter), mend) from error
     if names is None:
         return fields
-    if quoting == csv.QUOTE_MINIMAL and not is_spaced and ' "' in text:
+    if quoting == csv.QUOTE_MINIMAL and ' "' in text:
         spaced = next(csv.reader([text], delimiter=delimiter, skipinitialspace=True))
         if [field.lstrip(" ") for field in fields] != [field.lstrip(" ") for field in spaced]:
             mend = "take such spaces out, or set quoting: none in its source if quotes are letters there"

@@ -1,19 +1,19 @@
 """The record of one input file of a run, and stretches of files, the units in which tasks read a source."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from itertools import repeat
 from typing import Self
 
 from curation.json_types import Json
 
-TEXTS = ("jsonl", "json", "csv")
+TEXTS = ("jsonl", "csv")
 """Text formats, whose records are read one by one."""
-DIALECT = ("delimiter", "quoting", "form", "is_spaced", "found_form")
-"""Fields of a file that say how its records are written, in text formats."""
+DIALECT = ("delimiter", "quoting")
+"""Fields of a file that say how its records are written, in CSV."""
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 """Arrow's names of compressions by file name ending; files of text formats may be compressed so."""
-_OF_TEXT = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv"}
+_OF_TEXT = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
 FORMATS: Mapping[str, str] = {
     **{".parquet": "parquet", ".pq": "parquet", ".lance": "lance"},
     **{end + further: name for end, name in _OF_TEXT.items() for further in ("", *COMPRESSED)},
@@ -36,31 +36,21 @@ class SourceFile:
     modified: str
     """Time of modification in nanoseconds, or an entity tag, or a Lance table's version."""
     schema: dict[str, str]
-    """The type of each column: ``text`` in CSV, ``json`` in JSON(L), ``choice`` of people, ``string`` of folders."""
+    """The type of each column: ``text`` in CSV, ``json`` in JSONL."""
     marks: tuple[int, ...] = ()
-    """The byte at which each ``readers.MARK_ROWS``-th row of a JSONL, JSON or CSV file starts."""
+    """The byte at which each ``readers.MARK_ROWS``-th row of a JSONL or CSV file starts."""
 
     delimiter: str = ","
     """The character between the fields of CSV."""
     quoting: str = "auto"
     """``quotes``, ``none`` or ``auto``, as ``SourceConfig.quoting``, in CSV."""
-    form: str = "auto"
-    """The requested form of the rows, as ``SourceConfig.form``."""
-    is_spaced: bool = False
-    """Whether a space follows each delimiter of CSV and belongs to no field, as in ``text, "label"``."""
-    found_form: str = "rows"
-    """The form found in the file, by its name in ``curation.sources.forms.FORMS``."""
-    left_out: Mapping[str, int] = field(default_factory=dict)
-    """Numbers of records that are not rows, by reason (``curation.sources.forms``)."""
-    folders: Mapping[str, str] = field(default_factory=dict)
-    """The columns given by the names of the file's folders, with their value in all of its rows."""
     content: str = ""
     """The digest of the file's bytes, or "" for a Lance table or a file of an earlier version."""
 
     def to_json(self) -> Json:
         """Return the file as a JSON object for cache keys, without ``content`` and fields at their defaults."""
         usual = {known.name: known.default for known in fields(self) if known.name in DIALECT}
-        usual |= {"left_out": {}, "folders": {}, "content": self.content}
+        usual |= {"content": self.content}
         items = asdict(self) | {"marks": list(self.marks)}
         return {name: value for name, value in items.items() if name not in usual or value != usual[name]}
 

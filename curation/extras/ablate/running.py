@@ -30,7 +30,7 @@ def run(ablation: Ablation, directory: Place, *, command: str | None = None, wai
     with session():
         for seed, variants in ablation.variants.items():
             home = directory / variants[0].config.name / f"seed-{seed}"
-            config = settle(variants[0].config.model_copy(update={"run_dir": str(home)})).config
+            config = settle(variants[0].config.model_copy(update={"run_dir": str(home)}))
             rows = {"domain": config.domain, "sources": config.sources}  # the same of all variants
             variants = tuple(variant._replace(config=variant.config.model_copy(update=rows)) for variant in variants)
 

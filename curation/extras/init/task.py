@@ -1,7 +1,7 @@
-"""Guesses the task of a user's files, with reasons that become comments, and asks the user what cannot be guessed."""
+"""Guesses the task of a user's files, with reasons that become comments; what cannot be guessed is refused."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,19 +12,8 @@ from curation.domains.classification import with_words
 from curation.domains.mcqa import LETTERS
 from curation.errors import ConfigError
 from curation.escaping import quote_text
-from curation.extras.init.table import (
-    LabelColumn,
-    TableFiles,
-    find_given_columns,
-    free_text,
-    has_objects,
-    is_id,
-    is_list_column,
-    label_column,
-)
+from curation.extras.init.table import TableFiles, find_given_columns, free_text, has_lists, has_objects, is_id
 
-Ask = Callable[[str, Sequence[str]], str]
-"""Function that asks the user a question with possible answers, and returns one of the answers."""
 ANSWERS = (
     "label", "labels", "answer", "answers", "gold", "class", "category", "target", "intent", "y", "solution", "correct",
     "correct_answer", "answerkey", "answer_key", "right_answer", "final_answer",
@@ -69,8 +58,8 @@ class DetectedTask(NamedTuple):
     """The column with the answers; empty for a published format."""
 
 
-def detect_task(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -> DetectedTask:
-    """Return the task of one or two files. ``ask`` is None if nobody can be asked; then what is unclear is refused."""
+def detect_task(tables: Sequence[TableFiles], wishes: Wishes) -> DetectedTask:
+    """Return the task of one or two files; ``ConfigError`` of what is unclear, with the option that says it."""
     if not 1 <= len(tables) <= 2:
         raise ConfigError("--data: give one file of labelled rows, or a labelled and an unlabelled one")
     if not (wishes.text or wishes.choices or wishes.answer):
@@ -96,21 +85,21 @@ def detect_task(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -
         )
     if is_choice:
         common = [name for name in common if name not in choices]
-    roles = _find_roles(tables, wishes, ask, without=choices if is_choice else ())
+    roles = _find_roles(tables, wishes, without=choices if is_choice else ())
     given = find_given_columns(roles.labelled, roles.answer, common, ANSWERS)
     left = [name for name in common if given is None or name not in (given.completion, *given.confidence)]
     if is_choice:
-        (question, *_), why_text = _find_text(roles, wishes, ask, left, ("question", *TEXTS))
+        (question, *_), why_text = _find_text(roles, wishes, left, ("question", *TEXTS))
         section: dict[str, Any] = {"name": "mcqa", "question": question, "choices": choices, "answer": roles.answer}
         why = f"the columns {', '.join(choices)} look like the options of a question"
     else:
         made = roles if given is None or given.grade is None else roles._replace(answer=given.completion)
-        domain, why, sets = _find_kind(made, wishes, ask, common)
-        texts, why_text = _find_text(roles, wishes, ask, left, PROBLEMS if domain == "math" else TEXTS)
+        domain, why = _find_kind(made, wishes, common)
+        texts, why_text = _find_text(roles, wishes, left, PROBLEMS if domain == "math" else TEXTS)
         is_usual = texts[0] in ("problem", "question") and roles.answer in ("answer", "solution")
         section = {"name": domain}
         if domain == "classification":
-            section, why = _describe_classes(made, roles.answer, texts, sets, why)
+            section, why = _describe_classes(made, roles.answer, texts, why)
         elif domain == "text":
             section, how = free_text(roles.labelled, texts, roles.answer)
             why = f"{why}; {how}"
@@ -127,24 +116,21 @@ def detect_task(tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None) -
     return roles._replace(domain=section, why=tuple(reasons), given=given)
 
 
-def _describe_classes(
-    roles: DetectedTask, label: str, texts: Sequence[str], sets: LabelColumn | None, why: str
-) -> tuple[dict[str, Any], str]:
+def _describe_classes(roles: DetectedTask, label: str, texts: Sequence[str], why: str) -> tuple[dict[str, Any], str]:
     """Return the section of a classification, and why; ``label`` is a grade if other labels give the classes."""
-    counts = roles.labelled.counts(roles.answer) if sets is None else sets.counts
-    if label != roles.answer and roles.unlabelled is not None and sets is None:
+    section = {"name": "classification", "text": list(texts) if len(texts) > 1 else texts[0], "label": label}
+    counts = roles.labelled.counts(roles.answer)
+    if label != roles.answer and roles.unlabelled is not None:
         counts = counts + roles.unlabelled.counts(roles.answer)
     classes = sorted(counts)
+    is_joint = any("," in name and {part.strip() for part in name.split(",")} <= {*counts} for name in classes)
+    if is_joint or has_lists(roles.labelled, roles.answer):
+        why = f"{why}; a row may have several, in a list or between commas: they are the labels of the labelled split"
+        return section | {"multi": True}, why
     numbers = all(re.fullmatch(r"-?\d+", name) for name in classes)
     if numbers:
         why = f"{why}; put each class's name after its number: the teacher scores these words"
-    return {
-        "name": "classification",
-        "text": list(texts) if len(texts) > 1 else texts[0],
-        "label": label,
-        **({} if sets is None else {"multi": sets.form.to_key() or True}),
-        "classes": {name: name for name in classes} if numbers else with_words(classes),
-    }, why
+    return section | {"classes": {name: name for name in classes} if numbers else with_words(classes)}, why
 
 
 def _detect_published(name: str, tables: Sequence[TableFiles]) -> DetectedTask | None:
@@ -168,33 +154,21 @@ def _detect_published(name: str, tables: Sequence[TableFiles]) -> DetectedTask |
     return DetectedTask({"name": name}, labelled, others[0] if others else None, audited, why)
 
 
-def _find_roles(
-    tables: Sequence[TableFiles], wishes: Wishes, ask: Ask | None, without: Sequence[str] = ()
-) -> DetectedTask:
+def _find_roles(tables: Sequence[TableFiles], wishes: Wishes, without: Sequence[str] = ()) -> DetectedTask:
     """Return the labelled file and its answer column: one that the other file lacks, or that is named like answers."""
     first, second = tables[0], tables[-1]
     names = [name for name in dict.fromkeys((*first.columns, *second.columns)) if name not in without]
     filled = {name: [table.filled(name) for table in tables] for name in names}
-    files = [file for table in tables for file in table.files]
     if wishes.answer is not None:
         holder = next((table for table in tables if wishes.answer in table.columns), first)
         answer, why = holder.require(wishes.answer, "--answer"), "by --answer"
     else:
         apart = [name for name in names if len(tables) == 2 and min(filled[name]) == 0 < max(filled[name])]
         named = [name for name in apart or names if name.casefold() in ANSWERS]
-        chosen = [name for name in apart or names if any(file.schema.get(name) == "choice" for file in files)]
-        answer = next((found[0] for found in (apart, chosen or named) if len(found) == 1), "")
+        answer = next((found[0] for found in (apart, named) if len(found) == 1), "")
         why = "the only column that just one of the files has" if len(apart) == 1 else "by the column's name"
         if not answer:
-            for what, holds in (("lists", is_list_column), ("JSON objects", has_objects)):
-                held = [name for name in apart or names if holds(first if name in first.columns else second, name)]
-                if len(held) == 1:
-                    answer, why = held[0], f"the only column of {what}"
-                    break
-        if not answer:
-            about = "Which column has the right answer?"
-            options = [name for name in named or apart or names if not is_id(name)] or names
-            answer, why = _ask_user(tables, ask, about, options, "--answer COLUMN"), "as you said"
+            raise _make_doubt(tables, "Which column has the right answer?", "--answer COLUMN")
     shares = filled[answer]
     labelled = tables[shares.index(max(shares))]
     if max(shares) < 0.95:
@@ -208,37 +182,29 @@ def _find_roles(
     return DetectedTask({}, labelled, others[0] if others else None, audited, (why,), answer=answer)
 
 
-def _find_kind(
-    roles: DetectedTask, wishes: Wishes, ask: Ask | None, common: Sequence[str]
-) -> tuple[str, str, LabelColumn | None]:
-    """Return the domain for texts with an answer (classification, math or text), why, and any label-set column."""
-    if wishes.domain is None and has_objects(roles.labelled, roles.answer):
-        return "text", "the task is text: the right answers are JSON objects", None
+def _find_kind(roles: DetectedTask, wishes: Wishes, common: Sequence[str]) -> tuple[str, str]:
+    """Return the domain for texts with an answer (classification, math or text), and why."""
+    if wishes.domain is not None:
+        return wishes.domain, f"the task is {wishes.domain}: by --domain"
+    if has_objects(roles.labelled, roles.answer):
+        return "text", "the task is text: the right answers are JSON objects"
+    if has_lists(roles.labelled, roles.answer):
+        return "classification", "the task is classification: the cells are lists"
     counts = roles.labelled.counts(roles.answer)
     num_rows = sum(counts.values())
     numbers = sum(num for value, num in counts.items() if _NUMBER.fullmatch(value)) / max(1, num_rows)
     asks = any(name.casefold() in PROBLEMS for name in common)
-    are_sums = numbers >= 0.8 and asks and len(counts) > 2 and wishes.domain is None
-    sets = label_column(roles.labelled, roles.answer) if wishes.domain in (None, "classification") else None
-    if sets is not None and (sets.is_list or (not are_sums and _has_few_values(sets.counts, sets.num_rows))):
-        sign = f"{sets.form.separator!r} stands between labels that occur in other cells, too"
-        about = f"{len(sets.counts)} classes, of which each of {sets.num_rows:,} rows may have several: "
-        about += "the cells are lists" if sets.is_list else sign
-        return "classification", f"the task is classification with {about}", sets
-    if wishes.domain is not None:
-        return wishes.domain, f"the task is {wishes.domain}: by --domain", None
-    if are_sums:
+    if numbers >= 0.8 and asks and len(counts) > 2:
         why = f"the task is math: {numbers:.0%} of the answers are numbers or formulas, and the rows ask for them"
-        return "math", why, None
+        return "math", why
     if _has_few_values(counts, num_rows):
         about = f"the task is classification: {len(counts)} different answers in {num_rows:,} rows"
-        return "classification", about, None
+        return "classification", about
     some = ", ".join(quote_text(value, 20) for value in list(counts)[:3])
     many = f"{len(counts):,} different answers in {num_rows:,} rows ({some})"
     about = f"{many}: is the task math, classification or text?"
     option = "--domain (text: free answers, which a rule or a program checks), or a class of your own"
-    domain = _ask_user([roles.labelled], ask, about, ("math", "classification", "text"), option)
-    return domain, f"the task is {domain}: as you said", None
+    raise _make_doubt([roles.labelled], about, option)
 
 
 def _has_few_values(counts: Mapping[str, int], num_rows: int) -> bool:
@@ -247,9 +213,9 @@ def _has_few_values(counts: Mapping[str, int], num_rows: int) -> bool:
 
 
 def _find_text(
-    roles: DetectedTask, wishes: Wishes, ask: Ask | None, common: Sequence[str], names: Sequence[str]
+    roles: DetectedTask, wishes: Wishes, common: Sequence[str], names: Sequence[str]
 ) -> tuple[tuple[str, ...], str]:
-    """Return the columns that the teacher reads, by option, name or answer of the user, and the reason."""
+    """Return the columns that the teacher reads, by option or name, and the reason."""
     if wishes.text:
         return tuple(roles.labelled.require(name, "--text") for name in wishes.text), "the text: by --text"
     left = [name for name in common if name != roles.answer and not is_id(name)]
@@ -259,13 +225,10 @@ def _find_text(
         by_name = ": by the column's name" if known else ""
         return (found,), f"the text is {quote_text(found)}{by_name}"
     tables = [roles.labelled] if roles.unlabelled is None else [roles.labelled, roles.unlabelled]
-    found = _ask_user(tables, ask, "Which column does the teacher read?", known or left, "--text COLUMN")
-    return (found,), f"the text is {quote_text(found)}: as you said"
+    raise _make_doubt(tables, "Which column does the teacher read?", "--text COLUMN")
 
 
-def _ask_user(tables: Sequence[TableFiles], ask: Ask | None, question: str, options: Sequence[str], option: str) -> str:
-    """Ask the user a question and return the answer; a ``ConfigError`` if nobody can be asked."""
-    if ask is not None and options:
-        return ask(question, options)
+def _make_doubt(tables: Sequence[TableFiles], question: str, option: str) -> ConfigError:
+    """Return the error of a question that the files leave open, with the option that answers it."""
     has = "; ".join(f"{table.path} has {table.listed}" for table in tables)
-    raise ConfigError(f"--data: {question} {has}; give {option}")
+    return ConfigError(f"--data: {question} {has}; give {option}")

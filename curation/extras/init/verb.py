@@ -1,7 +1,5 @@
 """The command ``curate init``. Like ``curation.cli``, it imports heavy modules only when it runs."""
 
-import sys
-from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -30,7 +28,7 @@ def init(paths: tuple[str, ...], data: bool, output: str | None, model: str | No
 
     With --data, it is for your own files (CSV, JSONL, Parquet or Lance): a labelled and an unlabelled one, or a
     labelled one alone, whose rows are split. The task is inferred from their columns and values. What cannot be
-    inferred is asked on a terminal; elsewhere it is an error that names the option to give.
+    inferred is an error that names the option to give.
     """
     if not data:
         given = {"output": output, **{name: wished[name] for name in ("domain", "answer", "text", "choices")}}
@@ -60,7 +58,7 @@ def init(paths: tuple[str, ...], data: bool, output: str | None, model: str | No
         for option in ("text", "choices")
     }
     wishes = Wishes(domain=wished["domain"], answer=wished["answer"], text=listed["text"], choices=listed["choices"])
-    task = detect_task(tables, wishes, _ask if sys.stdin.isatty() else None)
+    task = detect_task(tables, wishes)
     for reason in task.why:
         echo(reason)
     _write(path, draft_config(task, path, model or MODEL, guessed_model=model is None))
@@ -68,12 +66,6 @@ def init(paths: tuple[str, ...], data: bool, output: str | None, model: str | No
     is_guess = model is None and task.given is None
     teacher = f"; the teacher is {MODEL}, a guess: --model names another" if is_guess else ""
     echo(f"wrote {path}{teacher}; next: look at it, then `curate validate {path}`")
-
-
-def _ask(question: str, options: Sequence[str]) -> str:
-    """Ask a question on the terminal and return the option that the user picks."""
-    answer: str = click.prompt(question, type=click.Choice(list(options)))
-    return answer
 
 
 def _require_new(path: Path) -> None:

@@ -21,9 +21,9 @@ def test_a_set_is_read_from_a_list_or_a_text_in_the_order_of_the_classes():
     cells += ['["app", "card"]', "['app', 'card']", "[]"]
     golds = ["card, app"] * 4 + ["fee"] * 2 + ["none"] * 3 + [None] + ["card, app"] * 2 + ["none"]
     assert [domain.gold({"label": cell}) for cell in cells] == golds
-    other = made({1: "one", 2: "two"}, {"separator": "|", "empty": "-"})
-    assert [other.gold({"label": cell}) for cell in ("2|1", [2.0, 1], 2, "-")] == ["1| 2", "1| 2", "2", "-"]
-    assert [other.parse(other.answer(label, {}), {}) for label in ("1| 2", "-")] == ["1| 2", "-"]
+    other = made({1: "one", 2: "two"})
+    assert [other.gold({"label": cell}) for cell in ("2,1", [2.0, 1], 2, "none")] == ["1, 2", "1, 2", "2", "none"]
+    assert [other.parse(other.answer(label, {}), {}) for label in ("1, 2", "none")] == ["1, 2", "none"]
 
 
 def test_each_class_is_a_question_and_the_answer_has_a_line_for_each():
@@ -80,15 +80,10 @@ def test_a_list_in_a_list_and_an_object_are_no_labels(cell):
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"classes": ["a, b", "c"]}, r"domain.classes: 'a, b' holds ',', which separates .*domain.multi.separator"),
-        ({"classes": ["none", "c"]}, "'none' means no label; set domain.multi.empty to another word"),
+        ({"classes": ["a, b", "c"]}, r"domain.classes: 'a, b' holds ',', which separates .*; rename it"),
+        ({"classes": ["none", "c"]}, "'none' means no label; rename the class"),
         ({"multi": "yes"}, "multi: 'yes': Input should be a valid "),
-        ({"multi": {"sign": ";"}}, "domain.multi: sign: ';': unknown key; give separator and empty"),
-        ({"multi": {"x": 1}}, "domain.multi: x: 1: unknown key; give separator and empty"),
-        ({"multi": {"empty": "a,b"}}, "domain.multi: .*empty: 'a,b' has the separator in it"),
-        ({"multi": {"separator": ""}}, "domain.multi: separator: '': String should have at least 1"),
-        ({"multi": {"empty": " "}}, "domain.multi: empty: ' ': String should have at least 1"),
-        ({"multi": {"empty": None}}, "domain.multi: empty: None: Input should be a valid string"),
+        ({"multi": {"separator": ";"}}, "multi: {'separator': ';'}: Input should be a valid boolean"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options, problem):
@@ -125,4 +120,3 @@ def test_settings_that_do_not_go_with_several_labels_are_refused():
 def test_the_classes_of_a_column_of_sets():
     assert parse_labels(["b", "a"], {"multi": True}) == parse_labels("a, b", {"multi": True}) == {"a", "b"}
     assert parse_labels("none", {"multi": True}) == set() and parse_labels("none", {}) == {"none"}
-    assert parse_labels("a|b", {"multi": {"separator": "|"}}) == {"a", "b"}

@@ -41,11 +41,11 @@ def test_an_unlabelled_row_keeps_its_order_and_may_be_labelled_by_a_column():
 
 
 def test_the_teacher_scores_a_letter_and_the_label_is_a_column():
-    domain = made(guidelines=" Shorter is better. ", cue="Better:")
+    domain = made(guidelines=" Shorter is better. ")
     example = {"question": "Why?", "first": "long", "second": "s"}
     shot = {"question": "Who?", "first": "I", "second": "you", "gold": "second"}
-    asked = "Question: Why?\n\nAnswer A: long\n\nAnswer B: s\n\nBetter:"
-    shown = "Question: Who?\n\nAnswer A: I\n\nAnswer B: you\n\nBetter: B"
+    asked = "Question: Why?\n\nAnswer A: long\n\nAnswer B: s\n\nThe better answer is"
+    shown = "Question: Who?\n\nAnswer A: I\n\nAnswer B: you\n\nThe better answer is B"
     assert domain.prompt(example, shots=[shot]) == f"Shorter is better.\n\n{shown}\n\n{asked}"
     assert domain.options(example) == (" A", " B") and domain.num_answers(example) == 2
     assert [domain.parse(text, example) for text in (" A", "B\n", "C", "")] == ["first", "second", None, None]

@@ -1,7 +1,6 @@
 """Free text by configuration: options, reading, and the checks by rule."""
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -42,11 +41,10 @@ def test_a_row_becomes_a_prompt_and_its_reference() -> None:
     [
         ({"prompt": "{{ sum }}?"}, "the teacher would see it"),
         ({"prompt": "{{ a"}, "domain.prompt: line 1"),
-        ({"check": "fuzzy"}, "none of equal, normalised, number, regex, json, judge, command"),
+        ({"check": "fuzzy"}, "none of equal, normalised, number, json, judge, command"),
         ({"check": {"number": {"tolerance": 1}}}, "check.number: tolerance: 1: Unexpected keyword"),
         ({"check": {"number": {"relative": -1}}}, "check.number: relative: -1"),
-        ({"check": {"regex": {"pattern": "("}}}, "check.regex.pattern"),
-        ({"check": {"json": {"fields": "a"}}}, "check.json: fields: 'a'"),
+        ({"check": {"json": {"fields": "a"}}}, "check.json: "),
         ({"check": {"command": "python check.py"}}, "check.command: command: 'python check.py'"),
         ({"check": {"command": ["python"], "seconds": 0}}, "check.command: seconds: 0"),
         ({"check": {"command": ["python"], "batch_rows": 0}}, "check.command: batch_rows: 0"),
@@ -85,15 +83,10 @@ def test_a_wrong_option_is_named(options: dict[str, object], words: str) -> None
         ("number", "1,2,3", "3", True),
         ("equal", "caf\xe9", "cafe\u0301", True),
         ("equal", "cafe", "cafe\u0301", False),
-        ("regex", " yes, it is ", "yes.*|no", True),
-        ("regex", "oh yes", "yes", False),
-        ({"regex": {"pattern": r"\d{4}-\d\d"}}, "2024-05", "anything", True),
         ("json", '{"b": [1.0, true], "a": null}', '{"a": null, "b": [1, true]}', True),
         ("json", "[1]", "[true]", False),
         ("json", 'here:\n```json\n{"a": 1}\n```', '{"a": 1}', True),
         ("json", "no json", "{}", False),
-        ({"json": {"fields": ["a"]}}, '{"a": 1, "b": 2}', '{"a": 1, "c": 3}', True),
-        ({"json": {"fields": ["a"]}}, '{"b": 2}', '{"a": 1}', False),
         ("json", "[" * 100_000, "{}", False),
     ],
 )
@@ -103,22 +96,11 @@ def test_the_rules(check: object, completion: str, reference: str, right: bool) 
     assert made.check([completion, None], [reference] * 2, [{}, {}]) == [right, False]
 
 
-@pytest.mark.parametrize(
-    ("check", "reference"), [("number", "seven"), ("regex", "("), ("json", "{"), ({"json": {"fields": ["x"]}}, "{}")]
-)
+@pytest.mark.parametrize(("check", "reference"), [("number", "seven"), ("json", "{")])
 def test_a_reference_that_the_rule_cannot_read_is_an_error_row(check: object, reference: str) -> None:
     (verdict,) = domain(check).check(["7"], [reference], [{}])
     assert isinstance(verdict, RowError) and verdict.kind == "bad_reference"
     assert attempt(domain(check).is_correct, "7", reference)[1].startswith("bad_reference")
-
-
-def test_a_pattern_that_explodes_is_an_error_row_in_bounded_time() -> None:
-    start = time.monotonic()
-    (verdict,) = domain({"regex": {"pattern": "(a+a+)+b"}}).check(["a" * 20_000], ["x"], [{}])
-    assert isinstance(verdict, RowError) and "took longer than 1 s" in str(verdict)
-    assert time.monotonic() - start < 60
-    (verdict,) = domain("regex").check(["a" * 20_001], ["a+"], [{}])
-    assert isinstance(verdict, RowError) and "more than 20,000 characters" in str(verdict)
 
 
 def test_the_parts_of_a_configuration_that_grade() -> None:

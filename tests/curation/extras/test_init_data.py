@@ -3,10 +3,6 @@
 import csv
 import gzip
 import json
-import os
-import pty
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -141,34 +137,20 @@ def joined(separator: str, empty: str, of: Sequence[Sequence[str]] = TOPICS) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "multi"),
+    ("name", "rows"),
     [
-        ("a.jsonl", [row | {"topics": own} for row, own in zip(MESSAGES, TOPICS, strict=True)], True),
-        ("a.parquet", [row | {"topics": own} for row, own in zip(MESSAGES, TOPICS, strict=True)], True),
-        ("a.csv", [row | {"topics": json.dumps(own)} for row, own in zip(MESSAGES, TOPICS, strict=True)], True),
-        ("a.csv", [row | {"topics": str(own)} for row, own in zip(MESSAGES, TOPICS, strict=True)], True),
-        ("a.csv", joined(", ", "none"), True),
-        ("a.csv", joined(";", "-"), {"separator": ";", "empty": "-"}),
-        ("a.csv", joined("|", "None"), {"separator": "|", "empty": "None"}),
+        ("a.jsonl", [row | {"topics": own} for row, own in zip(MESSAGES, TOPICS, strict=True)]),
+        ("a.parquet", [row | {"topics": own} for row, own in zip(MESSAGES, TOPICS, strict=True)]),
+        ("a.csv", [row | {"topics": json.dumps(own)} for row, own in zip(MESSAGES, TOPICS, strict=True)]),
+        ("a.csv", [row | {"topics": str(own)} for row, own in zip(MESSAGES, TOPICS, strict=True)]),
+        ("a.csv", joined(", ", "none")),
     ],
 )
-def test_rows_with_several_labels_are_noticed(name: str, rows: list[Row], multi: object) -> None:
-    path = write(name, rows)
-    told = init(path) if isinstance(rows[0]["topics"], list) else init(path, "--answer", "topics")
-    assert "the task is classification with 3 classes, of which each of 40 rows may have several" in " ".join(
-        told.replace("#", "").split()
-    )
+def test_rows_with_several_labels_are_noticed(name: str, rows: list[Row]) -> None:
+    assert "a row may have several, in a list or between commas" in init(write(name, rows), "--answer", "topics")
     options = load_config("curation.yaml").domain.options
-    assert options == {"text": "text", "label": "topics", "multi": multi, "classes": ["app", "card", "fee"]}
+    assert options == {"text": "text", "label": "topics", "multi": True}
     assert {"split source: 16 rows", "split pool: 24 rows"} <= set(valid())
-
-
-def test_classes_in_lists_that_hold_the_usual_sign_get_another() -> None:
-    names = {"card": "card, lost", "fee": "fee", "app": "app"}
-    of = [[names[name] for name in own] for own in TOPICS]
-    init(write("a.jsonl", [row | {"label": own} for row, own in zip(MESSAGES, of, strict=True)]))
-    options = load_config("curation.yaml").domain.options
-    assert options["multi"] == {"separator": ";"} and options["classes"] == ["app", "card, lost", "fee"] and valid()
 
 
 def test_a_sign_within_names_is_no_separator() -> None:
@@ -194,21 +176,13 @@ def test_pairs_of_answers_are_known_by_their_columns() -> None:
     assert {"split source: 40 rows", "split pool: 40 rows"} <= set(valid())
 
 
-@pytest.mark.parametrize("name", ["notes.jsonl", "notes.csv"])
-@pytest.mark.parametrize("is_list", [False, True])
-def test_answers_that_are_objects_are_asked_for_by_their_keys(name: str, is_list: bool) -> None:
+def test_answers_that_are_objects_are_compared_as_json() -> None:
     found = [{"who": f"customer {n}", "total": n / 2, "paid": n % 2 == 0} for n in range(40)]
-    held: list[Any] = [[one, one | {"total": 1}] for one in found] if is_list else found
-    notes = [
-        {"note": f"a note of {n}", "data": json.dumps(one) if ".csv" in name else one} for n, one in enumerate(held)
-    ]
-    told = init(write(name, notes))
-    assert "the task is text: the right answers are JSON objects" in told
-    options = load_config("curation.yaml").domain.options
-    what = "a list of JSON objects" if is_list else "a JSON object"
-    assert options["prompt"].startswith("{{ note }}\n") and options["prompt"].endswith("\nJSON:")
-    assert f"{what} with the keys who, total, paid." in options["prompt"]
-    assert options["reference"] == "data" and options["check"] == "json" and valid()
+    notes = write("notes.jsonl", [{"note": f"a note of {n}", "data": one} for n, one in enumerate(found)])
+    assert "Which column has the right answer?" in refused(notes)
+    assert "the task is text: the right answers are JSON objects" in init(notes, "--answer", "data")
+    expected = {"prompt": "{{ note }}\nJSON:", "reference": "data", "check": "json"}
+    assert load_config("curation.yaml").domain.options == expected and valid()
 
 
 def test_free_answers_by_domain() -> None:
@@ -252,7 +226,7 @@ def test_conversations_are_the_text_and_no_labels() -> None:
         for n in range(40)
     ]
     line = refused(write("a.jsonl", rows))
-    assert "Which column has the right answer?" in line  # the column of lists is none of labels
+    assert "Which column has the right answer?" in line
     init("a.jsonl", "--answer", "ended")
     assert load_config("curation.yaml").domain.options["text"] == "dialog" and valid()
 
@@ -288,21 +262,6 @@ def test_what_no_domain_can_grade_is_refused_with_the_option() -> None:
     assert done.exit_code == 2 and "--answer: describes your files; name them by --data" in done.stderr
 
 
-@pytest.mark.long
-def test_on_a_terminal_it_asks() -> None:
-    rows = [{"text": f"a letter, number {n}", "one": CLASSES[n % 3], "two": n % 2} for n in range(40)]
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "curation.cli", "init", "--data", write("a.csv", rows), "--model", str(MODEL)]
-    given = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
-    process = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=given)
-    os.write(ours, b"one\n")
-    out, error = process.communicate(timeout=60)
-    os.close(ours)
-    os.close(theirs)
-    assert process.returncode == 0 and b"Which column has the right answer? (text, one, two)" in out, (out, error)
-    assert load_config("curation.yaml").domain.options["label"] == "one"
-
-
 def test_an_audit_without_gold_labels_says_why_the_first_one_is_refused() -> None:
     labelled = write("labelled.csv", [row | {"label": CLASSES[n % 3]} for n, row in enumerate(TEXTS)])
     pool = write("pool.csv", [{"text": f"where is {n}?", "label": f"kind {n}"} for n in range(50)])
@@ -316,20 +275,6 @@ def test_an_audit_without_gold_labels_says_why_the_first_one_is_refused() -> Non
     done = CliRunner().invoke(main, ["validate", "curation.yaml"], catch_exceptions=False)
     assert done.exit_code == 2 and "row 1 of" in done.stderr
     assert done.stderr.index("bad_label: 'kind 0' is not one of the 3 classes") < done.stderr.index("none of its 50")
-
-
-def test_what_people_chose_is_the_label() -> None:
-    tasks = [
-        {
-            "id": n,
-            "data": {"text": f"t{n}", "answer": f"a{n}"},
-            "annotations": [{"result": [{"from_name": "mood", "value": {"choices": [("pos", "neg")[n % 2]]}}]}],
-        }
-        for n in range(40)
-    ]
-    Path("export.json").write_text(json.dumps(tasks))
-    init("export.json", "--text", "text")
-    assert load_config("curation.yaml").domain.options["label"] == "mood"
 
 
 def test_the_delimiter_that_fits_the_header_says_why_a_file_cannot_be_read() -> None:

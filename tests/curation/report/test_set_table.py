@@ -21,14 +21,14 @@ from curation.report.verdict import reach_verdict
 from curation.tables import schemas
 
 NAMES = ("card", "<b>fee</b>", "app")
-LINES = (*NAMES, "-")
-DOMAIN = Classification(classes=NAMES, multi={"separator": "|", "empty": "-"})
+LINES = (*NAMES, "none")
+DOMAIN = Classification(classes=NAMES, multi=True)
 NUM_SOURCE, NUM_POOL, N = 1_600, 2_000, 50
 SHARES = (0.5, 0.3, 0.1)
 
 
 def text(names: list[str]) -> str:
-    return "| ".join(names) or "-"
+    return ", ".join(names) or "none"
 
 
 def dealt(num_rows: int, first: int, rng: np.random.Generator) -> list[Row]:
@@ -48,14 +48,14 @@ def run(tmp_path: Path) -> tuple[Any, Any, list[Row], list[Row], list[Row]]:
     """What of a run the table is read from: trust selected rows without classes, and a few others."""
     rng = np.random.default_rng(0)
     source, pool = dealt(NUM_SOURCE, 0, rng), dealt(NUM_POOL, 1 << schemas.FILE_SHIFT, rng)
-    chosen = [row for row in pool if row["label"] == "-"][: N - 10]
-    chosen += [row for row in pool if row["label"] not in ("-", None)][: N - len(chosen)]
+    chosen = [row for row in pool if row["label"] == "none"][: N - 10]
+    chosen += [row for row in pool if row["label"] not in ("none", None)][: N - len(chosen)]
     return *run_of(tmp_path, DOMAIN, source, pool, chosen[::-1]), source, pool, chosen
 
 
 def binary(rows: list[Row], column: str) -> Any:
     """Whether each row's set holds each class, and whether it is empty, by scikit-learn; nothing of an unread label."""
-    sets = [[] if row[column] is None else [name.strip() for name in row[column].split("|")] for row in rows]
+    sets = [[] if row[column] is None else [name.strip() for name in row[column].split(",")] for row in rows]
     return MultiLabelBinarizer(classes=LINES).fit_transform(sets)
 
 
@@ -95,7 +95,7 @@ def test_no_set_needs_more_other_rows_than_the_greatest_gap_says(run):
 
 
 def test_a_label_that_is_no_set_of_the_classes_holds_none():
-    labels = pa.array(["card| app", None, "tax", "-", "card| tax", "card|"])
+    labels = pa.array(["card, app", None, "tax", "none", "card, tax", "card,"])
     held_NC = make_held_mask(labels, DOMAIN.label_sets)
     assert held_NC.any(axis=1).tolist() == [True, False, False, True, False, False]
     assert held_NC[[0, 3]].tolist() == [[True, False, True, False], [False, False, False, True]]
@@ -119,7 +119,7 @@ def test_the_page_shows_the_table_and_escapes_names(run):
     found = collect_class_table(of, record, "trust")
     page = str(macro({"classes": found}))
     assert "&lt;b&gt;fee&lt;/b&gt;" in page and "<b>fee" not in page and page.count("<tr>") == 5
-    assert '<th>-<span class="ci">no class</span></th>' in page and page.count("no class") == 1
+    assert '<th>none<span class="ci">no class</span></th>' in page and page.count("no class") == 1
     assert ">Precision<" in page and "Places are not divided by class" in page and page.count("<p") == 1
     assert "Places are divided by the rarest class" in str(macro({"classes": {**found, "is_divided": True}}))
     assert "errors and all: few." in str(macro({"classes": {**found, "basis": "counts", "why": "few"}}))
@@ -128,11 +128,11 @@ def test_the_page_shows_the_table_and_escapes_names(run):
 def test_a_collapse_of_sets_is_found_by_one_class(run):
     of, record, *_ = run
     evidence = as_evidence(collect_class_table(of, record, "trust"))
-    assert evidence is not None and evidence["is_of_sets"] and evidence["over"][0][0] == "-"
+    assert evidence is not None and evidence["is_of_sets"] and evidence["over"][0][0] == "none"
     shown = replace(HEALTHY, classes=evidence, num_selected=N)
     (item,) = reach_verdict(shown, "runs/x").findings
     assert item["rule"] == "collapse"
-    assert "of its rows would have to be of other sets of classes, at the least (- has" in item["finding"]
+    assert "of its rows would have to be of other sets of classes, at the least (none has" in item["finding"]
     assert item["next"] == "Divide the places among the classes: selection: {quota: auto}."
     divided = replace(shown, classes={**evidence, "is_divided": True})
     assert "by the rarest class of each set, and this is left" in reach_verdict(divided, "runs/x").findings[0]["next"]

@@ -105,15 +105,6 @@ def test_a_row_of_json_lines_alone_and_among_many_is_the_same(tmp_path: Path, ro
     }
 
 
-@pytest.mark.parametrize("indent", [None, 2])
-@SOME
-@given(rows=st.lists(st.dictionaries(st.sampled_from(NAMES), VALUE, min_size=1), min_size=2, max_size=6))
-def test_json_array(indent: int | None, tmp_path: Path, rows: list[dict[str, Any]]) -> None:
-    (tmp_path / "x.json").write_text(json.dumps(rows, indent=indent))
-    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert json.dumps(read(tmp_path / "x.json")) == json.dumps(read(tmp_path / "x.jsonl"))
-
-
 @SOME
 @given(rows=ROWS)
 def test_parquet_and_lance(tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, str]]) -> None:

@@ -1,15 +1,14 @@
-"""Folders and globs: files of several splits or formats are refused, and the names of Hive's folders are columns."""
+"""Folders and globs: files of several splits or formats are refused."""
 
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from curation.config import SourceConfig
 from curation.errors import SourceError
-from curation.sources import SourceFile, discover, make_kept_fields, read_rows, read_rows_at, to_raw_rows
+from curation.sources import discover
 
 
 def put(folder: Path, *names: str) -> None:
@@ -57,7 +56,7 @@ def test_several_kinds_are_refused_with_their_files(tmp_path: Path, names: tuple
         ("train-00000-of-00003.parquet", "train-00001-of-00003.parquet", "train-00002-of-00003.parquet"),
         ("train1.csv", "train2.csv"),
         ("jan.csv", "feb.csv", "deep/mar.csv"),
-        ("label=test/a.csv", "label=train/a.csv"),  # classes, not splits
+        ("day=1/a.csv", "day=2/a.csv"),
         ("latest.csv", "contest.csv", "trained.csv"),
         ("train/x.parquet", "train/y.parquet", "dataset_info.json", "state.json", "readme.md"),
     ],
@@ -90,38 +89,9 @@ def test_files_of_rows_that_would_be_left_out_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "key", "value"),
-    [("a.jsonl", "delimiter", ";"), ("a.parquet", "quoting", "none"), ("a.parquet", "form", "prodigy")],
+    [("a.jsonl", "delimiter", ";"), ("a.parquet", "quoting", "none")],
 )
 def test_keys_of_text_that_no_file_reads_are_refused(tmp_path: Path, name: str, key: str, value: str) -> None:
     put(tmp_path, name)
     with pytest.raises(SourceError, match=rf"{key}: '{value}' is read of .*csv alone, and the source is {name[2:]}"):
         discover(SourceConfig.model_validate({"path": str(tmp_path / name), key: value}))
-
-
-@pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])
-def test_the_key_of_a_folder_is_a_column(tmp_path: Path, form: str) -> None:
-    put(
-        tmp_path,
-        f"label=neg/day=1/a.{form}",
-        f"label=a%2Fb/day=2/a.{form}",
-        f"label=__HIVE_DEFAULT_PARTITION__/x.{form}",
-    )
-    files = discover(SourceConfig(path=str(tmp_path)))
-    found = [row for file in files for batch in read_rows(file) for row in to_raw_rows(batch)]
-    assert [(row["label"], row.get("day")) for row in found] == [(None, None), ("a/b", "2"), ("neg", "1")]
-    assert [row["text"] for row in found] == ["row 2", "row 1", "row 0"]
-    (batch,) = read_rows(files[2], columns=["label"])
-    assert batch.to_pydict() == {"label": ["neg"]}
-    (batch,) = read_rows(files[2], columns=["label", "text"])
-    assert to_raw_rows(batch) == [{"label": "neg", "text": "row 0"}]
-    assert read_rows_at(files, np.array([2]), ["label"])[0].raw == {"label": "neg"}
-    assert make_kept_fields(files, ["label"]) == [pa.field("label", pa.string())]
-    assert [SourceFile.from_json(file.to_json()).folders for file in files] == [file.folders for file in files]
-    assert discover(SourceConfig(path=str(tmp_path)), files) == files
-
-
-def test_a_column_of_the_file_counts_before_its_folder(tmp_path: Path) -> None:
-    put(tmp_path, "text=z/a.csv")
-    (file,) = discover(SourceConfig(path=str(tmp_path)))
-    (batch,) = read_rows(file)
-    assert batch.to_pydict() == {"text": ["row 0"]} and not file.folders

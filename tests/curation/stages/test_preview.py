@@ -84,7 +84,7 @@ def test_the_first_row_of_each_kind_is_shown_with_its_values_and_the_domains_own
     with pytest.raises(SourceError) as refused:
         looked(settings)
     told = str(refused.value)
-    assert f"of {path}: bad_answer: 'Z' is not one of" in told and "answer: 'Z'" in told
+    assert f"of {path}: bad_answer: 'Z' names none of" in told and "answer: 'Z'" in told
     path.write_text("\n".join(json.dumps({"question": row["question"], "choices": row["choices"]}) for row in rows))
     with pytest.raises(SourceError) as refused:
         looked(settings)
