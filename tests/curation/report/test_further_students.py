@@ -63,4 +63,4 @@ def test_a_further_student_that_was_not_tested_is_set_against_nothing(run: RunRe
     bare = variant(run, tests=tests, students={"tiny": {**tiny, "training": dict.fromkeys(ARMS, TRAINED)}})
     (found,) = collect_further_students(bare, bare.generations[0], chosen_of(bare))
     assert "trust" not in found["against_first"] and by_name(found)["trust"]["accuracy"] is None
-    assert not collect_further_students(run, run.generations[0], chosen_of(run), {})
+    assert not collect_further_students(run, run.generations[0], chosen_of(run))
