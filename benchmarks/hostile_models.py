@@ -305,7 +305,7 @@ MODELS = (
         make=bytes_of(lambda content: content[:-1], "adapter/adapter_model.safetensors"),
         says="damaged or no safetensors file",
     ),
-    Case(name="weights in GGUF", make=gguf, says="its weights are GGUF"),
+    Case(name="weights in GGUF", make=gguf, says="has no weights"),
     Case(name="a file of GGUF", make=gguf_file, says=r"is a file; .*GGUF"),
     Case(name="no config.json", make=no_config, says="has no config.json"),
     Case(name="config.json cut", make=file_of("model/config.json", '{"model_type": "qw'), says="is not a JSON object"),

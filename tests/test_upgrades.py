@@ -33,7 +33,7 @@ TESTS = {
         "curation/cluster/test_nodes.py::test_a_node_with_another_version_is_refused_by_name"
     ),
     "lacks what the teacher reads": "test_upgrades.py::test_a_vllm_without_what_is_read_is_refused",
-    "tested with": "curation/commands/test_doctor.py::test_what_vllm_says_is_judged",
+    "tested with": "curation/commands/test_doctor.py::test_the_version_of_vllm_is_judged",
 }
 
 
@@ -46,7 +46,7 @@ def test_every_line_of_the_table_has_a_test():
     elsewhere = {line for line in lines() if line in documented() and line in HERE}
     assert [line for line in lines() if line not in TESTS and line not in elsewhere and line != "curate doctor"] == []
     assert [line for line in TESTS if line not in lines()] == [], "no longer documented"
-    assert "the cluster runs Ray ..., and this driver ..." in elsewhere and "the cluster runs Ray" in PAGE
+    assert "cannot be joined from this machine (...)" in elsewhere and "cannot be joined from this machine" in PAGE
 
 
 @pytest.mark.parametrize("line", TESTS)

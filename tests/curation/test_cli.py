@@ -262,7 +262,7 @@ def write_rows(path: Path, rows: list[dict[str, Any]], columns: tuple[str, ...] 
             ("'no/such/model'", "neither a local directory nor a reachable hub"),
         ),
         ("generations.0.student={path: data}", ("data", "no config.json")),
-        ("generations.0.student={path: data, adapter: data}", ("data", "adapter_config.json")),
+        ("teacher.model={path: data, adapter: data}", ("data", "adapter_config.json")),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(config: Path, override: str, told: tuple[str, ...]):

@@ -6,6 +6,7 @@ import lance
 
 from curation.config import DomainConfig, RunConfig
 from curation.domains import Domain, Example, get_domain
+from curation.domains.label_sets import split_names
 from curation.sources import discover, read_rows, to_raw_rows
 
 
@@ -15,7 +16,9 @@ def domain_of(config: RunConfig) -> Domain:
     if not asked.lacks_classes:
         return get_domain(asked)
     column = asked.options["label"]
-    classes = sorted({str(row[column]) for row in _labelled(config)})
+    is_multi = asked.options.get("multi", False)
+    cells = [split_names(row[column]) if is_multi else [str(row[column])] for row in _labelled(config)]
+    classes = sorted({name for cell in cells for name in cell})
     return get_domain(DomainConfig(name=asked.name, **asked.options, classes=classes))
 
 

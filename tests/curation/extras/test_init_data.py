@@ -262,21 +262,6 @@ def test_what_no_domain_can_grade_is_refused_with_the_option() -> None:
     assert done.exit_code == 2 and "--answer: describes your files; name them by --data" in done.stderr
 
 
-def test_an_audit_without_gold_labels_says_why_the_first_one_is_refused() -> None:
-    labelled = write("labelled.csv", [row | {"label": CLASSES[n % 3]} for n, row in enumerate(TEXTS)])
-    pool = write("pool.csv", [{"text": f"where is {n}?", "label": f"kind {n}"} for n in range(50)])
-    Path("curation.yaml").write_text(
-        f"name: x\ndomain: {{name: classification, classes: {json.dumps(CLASSES)}}}\n"
-        f"sources: {{a: {{path: {labelled}}}, b: {{path: {pool}}}}}\n"
-        "splits: {source: {from: a}, pool: {from: b}, audit: true}\n"
-        f"teacher: {{model: {{path: {json.dumps(str(MODEL))}}}}}\n"
-        "selection: {budget: {n: 10}}\ngenerations: []\n"
-    )
-    done = CliRunner().invoke(main, ["validate", "curation.yaml"], catch_exceptions=False)
-    assert done.exit_code == 2 and "row 1 of" in done.stderr
-    assert done.stderr.index("bad_label: 'kind 0' is not one of the 3 classes") < done.stderr.index("none of its 50")
-
-
 def test_the_delimiter_that_fits_the_header_says_why_a_file_cannot_be_read() -> None:
     Path("quotes.csv").write_text('text\tlabel\n"one\tpos\ntwo"\tneg\n')
     with pytest.raises(SourceError, match=r"record 1 is one row of 2 lines .*set quoting: none"):
