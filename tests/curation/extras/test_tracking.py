@@ -12,8 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
+from benchmarks.hostile_case import write_config
 from curation.config import RunConfig
+from curation.config.load import load_config, validate_keys
 from curation.errors import ConfigError
 from curation.extras.tracking import publish as tracking
 from curation.extras.tracking.config import TrackingConfig
@@ -43,6 +46,21 @@ def installed(name: str) -> bool:
 
 def needs(name: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(not installed(name), reason=f"{name} is not installed (make test-tracking)")
+
+
+@pytest.mark.parametrize("given", [{"mlflow": {}}, {"wandb": {"project": "ours", "mode": "offline"}}])
+def test_a_section_of_an_earlier_version_is_refused_with_what_to_write(given: dict[str, dict[str, str]]) -> None:
+    with pytest.raises(ConfigError, match=r"\w+: is the name of an experiment or project alone; "):
+        validate_keys(TrackingConfig, given, "tracking")
+
+
+def test_a_run_directory_with_such_a_section_can_still_be_looked_at(tmp_path: Path) -> None:
+    config = write_config(tmp_path, {}, rows=tmp_path / "rows.parquet")
+    kept = yaml.safe_load(config.read_text()) | {"tracking": {"mlflow": {"uri": None, "experiment": "ours"}}}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(kept | {"run_dir": "before"}))
+    (tmp_path / "run" / "manifest.json").write_text("{}")
+    assert load_config(tmp_path / "run" / "config.yaml").tracking == TrackingConfig()
 
 
 def test_settings_are_flat_leaves():
