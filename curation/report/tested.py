@@ -15,6 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import pairwise
 from pathlib import Path
 from statistics import NormalDist
 
@@ -324,12 +325,16 @@ def collect_trainings(training: Mapping[str, JsonView]) -> dict[str, JsonView]:
     """Return each arm's training: its curves with the loss, and its seconds.
 
     All curves of an arm have a value, or ``None``, at each ``step``: an optimizer step, or the number of the logging
-    interval if the method records no steps.
+    interval if the method records no steps. Losses of an earlier version are averaged between steps.
     """
     found: dict[str, JsonView] = {}
     for arm, record in training.items():
         losses, curves = record["losses"], dict(record.get("curves", {}))
         steps = curves.pop("step", None) or [float(number) for number in range(1, 1 + len(losses))]
+        if len(losses) != len(steps):
+            ends = [round(len(losses) * step / steps[-1]) for step in steps]
+            parts = [losses[start:end] for start, end in pairwise([0, *ends])]
+            losses = [sum(part) / len(part) if part else None for part in parts]
         curves = {"step": steps, "loss": losses, **curves}
         found[arm] = {"curves": curves, "seconds": record["seconds"]}
     return found
