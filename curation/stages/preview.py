@@ -80,8 +80,8 @@ def preview(
                 refused = _look_at_rows(rows, items, domain, "test", size)
                 if refused.errors.total() == len(rows) > looked.errors.total():
                     why = [f"{refused.first[kind]}; it " for kind in refused.first if kind not in looked.errors]
-                    told = NO_AUDIT.format(rows=f"{len(rows):,} (of {size:,}, looked at)")
-                    raise SourceError(f"splits.audit: {''.join(why[:1])}{told}")
+                    words = NO_AUDIT.format(rows=f"{len(rows):,} (of {size:,}, looked at)")
+                    raise SourceError(f"splits.audit: {''.join(why[:1])}{words}")
     return found
 
 
