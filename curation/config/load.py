@@ -52,16 +52,7 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
         raise ConfigError(f"{path}: configures a filter, as it names a {FILTERS}; give it to `curate filter`")
     if "run_dir" in raw and place.name == KEPT and place.with_name("manifest.json").is_file():
         raw["run_dir"] = str(place.absolute().parent)  # it may have been moved or copied
-        try:
-            RunConfig.model_validate(raw)
-        except ValidationError as error:  # keys of an earlier version go, so that its runs can still be looked at
-            for item in error.errors():
-                section: Any = raw
-                for part in item["loc"][:-1]:
-                    is_there = part in section if isinstance(section, dict) else isinstance(section, list)
-                    section = section[part] if is_there else {}
-                if item["type"] == "extra_forbidden":
-                    section.pop(item["loc"][-1], None)
+        _drop_unknown_keys(RunConfig, raw)
     alone, further = copy.deepcopy(raw), dict[str, Any]()
     for override in overrides:
         put_override(raw, override, place.resolve().parent)
@@ -74,6 +65,20 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
     refuse_unread(alone, runs, str(path))
     refuse_unread(further, [config], "--set")
     return config
+
+
+def _drop_unknown_keys(model: type[BaseModel], raw: Json) -> None:
+    """Remove keys of an earlier version from a kept configuration, so that what it made can still be looked at."""
+    try:
+        model.model_validate(raw)
+    except ValidationError as error:
+        for item in error.errors():
+            section: Any = raw
+            for part in item["loc"][:-1]:
+                is_there = part in section if isinstance(section, dict) else isinstance(section, list)
+                section = section[part] if is_there else {}
+            if item["type"] == "extra_forbidden" or item["loc"][:1] == ("tracking",):  # trackers had sections once
+                section.pop(item["loc"][-1], None)
 
 
 def as_config(given: RunConfig | Mapping[str, object] | str | PathLike[str]) -> RunConfig:
@@ -106,6 +111,8 @@ def load_filter(
     raw = {} if path is None else read(path, mend="docs/operations.md shows one")
     if "sources" in raw and FILTERS not in raw:
         raise ConfigError(f"{path}: configures a run, as it has sources; give it to `curate run`")
+    if path is not None and to_place(path).name == KEPT and to_place(path).with_name("manifest.json").is_file():
+        _drop_unknown_keys(FilterConfig, raw)
     for key, value in (given or {}).items():
         put_key(raw, key, with_folder(value, Path.cwd()), key)
     for override in overrides:

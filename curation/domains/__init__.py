@@ -292,7 +292,7 @@ def parse_list(text: str) -> list[Any] | None:
     """Return the items of a text that is a list in JSON or Python's writing, as ``['a', 'b']``; else ``None``."""
     text = text.strip()
     for read in (json.loads, ast.literal_eval) if text.startswith("[") and text.endswith("]") else ():
-        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+        with suppress(ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             found = read(text)
             return found if isinstance(found, list) else None
     return None

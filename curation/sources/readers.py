@@ -67,6 +67,8 @@ def read_rows(
     ``SourceError``: a record cannot be read (with its line), rows are missing, or the file is not the one that was
     found.
     """
+    if file.format not in _READERS:
+        raise SourceError(f"{file.path}: an earlier version read it as {file.format}; start another run")
     stop = file.num_rows if stop is None else min(stop, file.num_rows)
     wanted = list(file.schema) if columns is None else [name for name in columns if name in file.schema]
     if start >= stop:
@@ -247,15 +249,18 @@ _CHOICES = re.compile(r"""\s*\{\s*["']choices["']""")
 
 
 def _require_no_export(path: str, number: int, row: Json) -> None:
-    """Refuse the exports of Prodigy and Label Studio: a rejected task would be a labelled row, choices a class.
-
-    Label Studio's tasks have no columns of rows, so they are refused for these.
-    """
+    """Refuse the exports of Prodigy and Label Studio: a rejected task would be a labelled row, choices a class."""
     is_answered = row.get("answer") in ("accept", "reject", "ignore")
     if is_answered and ("_task_hash" in row or isinstance(row.get("accept"), list)):
         raise SourceError(
             f"{path}: record {number} is a task of Prodigy, answered by {row['answer']}; write the accepted ones as "
-            "rows: jq -c 'select(.answer == \"accept\") | {text, label: (.label // .accept[0])}' OLD > NEW"
+            'rows (several choices stay a list): jq -c \'select(.answer == "accept") | {text, label: (.label // '
+            "if .accept[1] then .accept else .accept[0] end)}' OLD > NEW"
+        )
+    if isinstance(row.get("data"), dict) and isinstance(row.get("annotations"), list):
+        raise SourceError(
+            f"{path}: record {number} is a task of Label Studio; write rows, here of the first choice of the first "
+            "annotator: jq -c '{text: .data.text, label: .annotations[0].result[0].value.choices[0]}' OLD > NEW"
         )
     for name, value in row.items():
         is_text = isinstance(value, str) and _CHOICES.match(value)

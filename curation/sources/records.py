@@ -26,6 +26,10 @@ MAX_RECORD = 64 << 20
 BLOCK_BYTES = 1 << 20
 MAX_DEPTH = 50
 """Maximum depth of a JSON value, since the output file formats nest by the call stack."""
+ARRAY_TO_LINES = (
+    'python -c \'import json; [print(json.dumps(row)) for row in json.load(open("OLD", encoding="utf-8-sig"))]\' > NEW'
+)
+"""Command that writes a file with an object on each line, of one with an array of objects."""
 _AROUND = 30
 """Number of characters shown on either side of a fault."""
 
@@ -46,7 +50,7 @@ def iter_records(file: SourceFile, offset: int, number: int) -> Iterator[tuple[i
             if file.format == "jsonl" and line.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
                 raise SourceError(
                     f"{file.path}: record {number} is an array, and each line is an object; write one object on "
-                    "each line: jq -c '.[]' OLD > NEW"
+                    f"each line: {ARRAY_TO_LINES}"
                 )
             if len(line) > MAX_RECORD:
                 raise ValueError(f"a line has more than {MAX_RECORD >> 20} MiB")

@@ -60,8 +60,10 @@ class SourceFile:
 
     @classmethod
     def from_json(cls, value: Json) -> Self:
-        """Return the file that :meth:`to_json` wrote."""
-        return cls(**{**value, "marks": tuple(value["marks"])})
+        """Return the file that :meth:`to_json` wrote; keys of an earlier version make its format one without reader."""
+        further = sorted(value.keys() - {known.name for known in fields(cls)})
+        known = {name: item for name, item in value.items() if name not in further}
+        return cls(**known | {"marks": tuple(value["marks"]), "format": " ".join([value["format"], *further])})
 
     @classmethod
     def with_contents(cls, files: Iterable[Mapping[str, object]], contents: Sequence[str]) -> list[Self]:

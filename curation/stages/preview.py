@@ -26,7 +26,7 @@ from curation.sources import (
 )
 from curation.sources.readers import SampledRow
 from curation.sources.splits import convert_ids
-from curation.stages.deal import POOL, describe_errors, make_example_table
+from curation.stages.deal import NO_AUDIT, POOL, describe_errors, make_example_table
 
 RUNS, RUN_ROWS = 20, 50
 """Number and length of the runs of consecutive rows read of a source, so that little of large files is read."""
@@ -55,7 +55,10 @@ class Looked:
 def preview(
     config: RowsConfig, files: Mapping[str, Sequence[SourceFile]], taken: Mapping[str, int] = NOTHING
 ) -> dict[str, Looked]:
-    """Return some rows of each split, or all of a small source, as ``prepare`` will read them after ``taken`` rows."""
+    """Return some rows of each split, or all of a small source, as ``prepare`` will read them after ``taken`` rows.
+
+    ``SourceError``: none of the rows of an audited pool has a gold label.
+    """
     found: dict[str, Looked] = {}
     for source, items in files.items():
         if all(split.source != source for split in config.splits.named().values()):
@@ -72,7 +75,13 @@ def preview(
         for place, (name, size) in enumerate(assignment.counts.items()):
             rows = [drawn[row] for row in np.flatnonzero(split_N == place)]
             domain = get_domain(config.domain_of(name))
-            found[name] = _look_at_rows(rows, items, domain, name, size)
+            looked = found[name] = _look_at_rows(rows, items, domain, name, size)
+            if name == POOL and config.splits.audit:  # read as a split that needs gold labels
+                refused = _look_at_rows(rows, items, domain, "test", size)
+                if refused.errors.total() == len(rows) > looked.errors.total():
+                    why = [f"{refused.first[kind]}; it " for kind in refused.first if kind not in looked.errors]
+                    words = NO_AUDIT.format(rows=f"{len(rows):,} (of {size:,}, looked at)")
+                    raise SourceError(f"splits.audit: {''.join(why[:1])}{words}")
     return found
 
 

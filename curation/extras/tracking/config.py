@@ -1,5 +1,9 @@
 """The configuration section of experiment trackers."""
 
+from collections.abc import Mapping
+
+from pydantic import field_validator
+
 from curation.config.base import Section
 
 
@@ -14,6 +18,13 @@ class TrackingConfig(Section):
     wandb: str | None = None
     """Project of Weights & Biases to which the run belongs. The key is from ``wandb login`` or ``WANDB_API_KEY``;
     ``WANDB_ENTITY`` is a team, ``WANDB_MODE=offline`` keeps the run for ``wandb sync``."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _require_name(cls, value: object) -> object:
+        if isinstance(value, Mapping):
+            raise ValueError("is the name of an experiment or project alone; the tracker's environment has the rest")
+        return value
 
     def given(self) -> dict[str, str]:
         """Return the project by tracker, whose name is that of its package too."""

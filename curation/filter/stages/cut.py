@@ -90,8 +90,12 @@ def read_calibration(path: str) -> CertifyingRows:
     """Return the calibration rows in a Parquet file with the columns ``CALIBRATED``; refuse any other file."""
     try:
         opened, inner = get_filesystem(path)
+        schema = pq.read_schema(inner, filesystem=opened)
+        if "correct" in schema.names and not pa.types.is_boolean(kind := schema.field("correct").type):
+            raise SourceError(  # read as a truth value, a grade of 0.4 or of 3 would be a right label
+                f"keep.certified.calibration: {path}: column 'correct' is {kind}; give it as true or false"
+            )
         table = pq.read_table(inner, filesystem=opened, schema=CALIBRATED)
-        facts = pq.read_schema(inner, filesystem=opened).metadata or {}
     except (OSError, pa.ArrowException) as error:
         raise SourceError(f"keep.certified.calibration: {path}: cannot be read as Parquet: {error}") from error
     for name in CALIBRATED.names:
@@ -100,7 +104,7 @@ def read_calibration(path: str) -> CertifyingRows:
                 f"keep.certified.calibration: {path}: column {name!r} is missing, or has no value in {nulls:,} rows; "
                 "give raw and trust as numbers and correct as true or false, and leave other rows out"
             )
-    floor = facts.get(b"floor")
+    floor = (schema.metadata or {}).get(b"floor")
     return CertifyingRows(to_graded(table), None if floor is None else float(floor))
 
 

@@ -12,8 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
+from benchmarks.hostile_case import write_config
 from curation.config import RunConfig
+from curation.config.load import load_config, validate_keys
 from curation.errors import ConfigError
 from curation.extras.tracking import publish as tracking
 from curation.extras.tracking.config import TrackingConfig
@@ -45,13 +48,28 @@ def needs(name: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(not installed(name), reason=f"{name} is not installed (make test-tracking)")
 
 
+@pytest.mark.parametrize("given", [{"mlflow": {}}, {"wandb": {"project": "ours", "mode": "offline"}}])
+def test_a_section_of_an_earlier_version_is_refused_with_what_to_write(given: dict[str, dict[str, str]]) -> None:
+    with pytest.raises(ConfigError, match=r"\w+: is the name of an experiment or project alone; "):
+        validate_keys(TrackingConfig, given, "tracking")
+
+
+def test_a_run_directory_with_such_a_section_can_still_be_looked_at(tmp_path: Path) -> None:
+    config = write_config(tmp_path, {}, rows=tmp_path / "rows.parquet")
+    kept = yaml.safe_load(config.read_text()) | {"tracking": {"mlflow": {"uri": None, "experiment": "ours"}}}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(kept | {"run_dir": "before"}))
+    (tmp_path / "run" / "manifest.json").write_text("{}")
+    assert load_config(tmp_path / "run" / "config.yaml").tracking == TrackingConfig()
+
+
 def test_settings_are_flat_leaves():
     flat = dict(tracking.iter_leaves(ENTRY.settings))
     assert flat["trust.states"] == "['output_last']" and flat["trust.width"] == "512" and flat["judge"] == "None"
 
 
 def test_curves_of_every_student_have_their_steps():
-    """Of GRPO a value a block of steps, of other methods one a logging interval where no steps are recorded."""
+    """Of GRPO a value a block of steps, of others one a logging interval where no steps are recorded."""
     plain = {"num_rows": 9, "num_dropped": 0, "num_epochs": 1, "losses": [2.0, 1.0, 0.5], "seconds": 3.0}
     losses = [*(3.0 * part - 1 for part in range(1, 134)), 400.5]
     curves = {"step": [*map(float, range(3, 402, 3)), 401.0], "reward": [0.5] * 133 + [None]}

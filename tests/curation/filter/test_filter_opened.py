@@ -6,13 +6,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from filter_package import make_package, write_pool
 
 from curation.commands.plan import make_plan
 from curation.config.filter import FilterConfig
 from curation.config.load import load_filter
-from curation.errors import BudgetError, ClusterError, SourceError
-from curation.filter.opened import look
+from curation.errors import BudgetError, ClusterError, ConfigError, SourceError
+from curation.filter.opened import load_kept_config, look
 from curation.filter.package.folder import TrustPackage, copy_package
 from curation.filter.run import run_filter
 from curation.rundir.graph import make_cache_key
@@ -75,3 +76,16 @@ def test_labels_depend_on_the_package_and_not_on_where_or_how_its_teacher_runs(p
     changed = {name for name, value in key(other).items() if value != found[name]}
     assert changed == {"package"}  # the same fit, with another sample
     assert {name for name, value in key(package, "seed=1").items() if value != found[name]} == {"seed", "sample"}
+
+
+def test_an_output_of_an_earlier_version_can_be_looked_at_and_its_keys_are_refused_elsewhere(tmp_path: Path):
+    keys = {"package": "p", "pool": {"path": "x", "form": "auto"}, "output": {"path": "out", "rows_per_file": 9}}
+    work = tmp_path / "out" / "_curation"
+    work.mkdir(parents=True)
+    for file in (work / "config.yaml", tmp_path / "filter.yaml"):
+        file.write_text(yaml.safe_dump({**keys, "keep": {"certified": {"alpha": 0.1, "per": "all"}}}))
+    (work / "manifest.json").write_text("{}")
+    kept = load_kept_config(to_place(tmp_path / "out")).keep.certified
+    assert kept is not None and kept.alpha == 0.1
+    with pytest.raises(ConfigError, match=r"keep\.certified\.per: unknown key"):
+        load_filter(tmp_path / "filter.yaml")

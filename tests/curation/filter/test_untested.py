@@ -42,7 +42,7 @@ def test_a_package_without_states_and_words_is_told_of(
     has_nothing = not states and not num_texts
     if has_nothing and on_shift == "fail":
         with pytest.raises(
-            ConfigError, match=r"on_shift: fail: packages/mine: has neither hidden states .* set warn or ignore"
+            ConfigError, match=r"on_shift: fail: packages/mine: has neither hidden states .* on_shift: warn or ignore"
         ):
             opened.check(config(on_shift))
         return

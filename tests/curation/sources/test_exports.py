@@ -1,6 +1,8 @@
 """Exports of Prodigy and Label Studio, and arrays of JSON, are refused with the command that makes rows of them."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 
 from curation.config import SourceConfig
 from curation.errors import SourceError
-from curation.sources import discover, read_rows, to_raw_rows
+from curation.sources import SourceFile, check_unchanged, discover, read_rows, to_raw_rows
 
 Row = dict[str, Any]
 
@@ -37,6 +39,22 @@ def test_answers_that_are_no_prodigys_are_rows(tmp_path: Path) -> None:
     assert read(put(tmp_path / "x.jsonl", plain)) == plain
 
 
+def test_tasks_of_label_studio(tmp_path: Path) -> None:
+    task = {"id": 1, "data": {"text": "t"}, "annotations": [{"result": [{"value": {"choices": ["pos"]}}]}]}
+    with pytest.raises(SourceError, match=r"record 1 is a task of Label Studio; .*jq -c"):
+        read(put(tmp_path / "x.jsonl", [task]))
+
+
+def test_a_file_that_an_earlier_version_read_otherwise_has_changed(tmp_path: Path) -> None:
+    source = SourceConfig(path=str(put(tmp_path / "x.jsonl", [{"text": "t", "answer": "accept"}])))
+    (file,) = discover(source)
+    before = SourceFile.from_json({**file.recorded(), "found_form": "prodigy", "left_out": {"answer is reject": 1}})
+    with pytest.raises(SourceError, match="an earlier version read it as jsonl found_form left_out"):
+        list(read_rows(before))
+    with pytest.raises(SourceError, match="format was jsonl found_form left_out, is jsonl"):
+        check_unchanged([before], discover(source, [before]))
+
+
 def test_several_choices_of_label_studio(tmp_path: Path) -> None:
     rows: list[Row] = [{"text": f"t{n}", "mood": "pos"} for n in range(1_500)]
     assert read(put(tmp_path / "x.jsonl", rows)) == rows
@@ -57,9 +75,11 @@ def test_several_choices_of_label_studio(tmp_path: Path) -> None:
 def test_an_array_is_refused_and_lines_of_a_json_file_are_read(tmp_path: Path, name: str, indent: int | None) -> None:
     rows = [{"a": 1, "b": [1, "ä"]}, {"a": 2, "b": None}]
     (tmp_path / name).write_text("\ufeff" + json.dumps(rows, indent=indent))
-    with pytest.raises(SourceError, match=r"record 1 is an array, .* jq -c '\.\[\]' OLD > NEW"):
+    with pytest.raises(SourceError, match=r"record 1 is an array, .* > NEW") as refused:
         read(tmp_path / name)
-    assert read(put(tmp_path / name, rows)) == rows
+    command = str(refused.value).partition("each line: ")[2].replace("OLD", name).replace("NEW", "lines.jsonl")
+    subprocess.run(f"PATH={Path(sys.executable).parent}:$PATH; {command}", shell=True, cwd=tmp_path, check=True)
+    assert read(tmp_path / "lines.jsonl") == rows == read(put(tmp_path / name, rows))
     (tmp_path / name).write_text(json.dumps(rows[0], indent=1))
     with pytest.raises(SourceError, match=r"record 1 is not JSON .*jq -c \. OLD > NEW"):
         read(tmp_path / name)

@@ -126,7 +126,15 @@ def test_calibration_rows_from_a_floor_on_are_held_against_the_pool_rows_from_th
 def test_calibration_rows_without_a_grade_are_refused(tmp_path):
     fresh = pa.table({"raw": [0.5], "trust": [0.5], "correct": pa.array([None], pa.bool_())})
     pq.write_table(fresh, tmp_path / "fresh.parquet")
-    with pytest.raises(SourceError, match=r"fresh.parquet: 1 rows have no 'correct'; leave these rows out"):
+    with pytest.raises(SourceError, match=r"fresh.parquet: column 'correct' .* has no value in 1 rows; "):
+        read_calibration(str(tmp_path / "fresh.parquet"))
+
+
+@pytest.mark.parametrize("grades", [[1, 3], [0.4, 0.9], ["true", "false"]])
+def test_grades_that_are_not_true_or_false_are_refused(tmp_path, grades):
+    fresh = pa.table({"raw": [0.5, 0.6], "trust": [0.5, 0.6], "correct": grades})
+    pq.write_table(fresh, tmp_path / "fresh.parquet")
+    with pytest.raises(SourceError, match=r"fresh.parquet: column 'correct' is \w+; give it as true or false"):
         read_calibration(str(tmp_path / "fresh.parquet"))
 
 
@@ -134,5 +142,5 @@ def test_more_rows_than_have_a_score_are_refused(pool):
     tables = pool[0]
     with pytest.raises(BudgetError, match=r"keep\.n: 4,900 rows are more than the 3,\d+ of 4,\d+ that can have"):
         decide(tables, "trust", KeepConfig(n=4900), None, seed=0)
-    with pytest.raises(BudgetError, match=r"keep\.share: nothing is written: 0\.0001 of 4,\d+ labelled rows is less"):
+    with pytest.raises(BudgetError, match=r"keep\.share: nothing is written: 0\.0001 of 4,\d+ rows is less"):
         decide(tables, "trust", KeepConfig(share=0.0001), None, seed=0)
