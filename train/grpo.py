@@ -56,7 +56,8 @@ log = get_logger(__name__)
 CHECKPOINT_SHARE = 0.1
 """The share of the steps between two checkpoints; a killed worker loses at most this much."""
 LOGGING_SHARE = 0.005
-"""The share of the steps between two points of a recorded curve, which are means over the steps between."""
+"""The share of the steps between two points of a recorded curve: means over these steps, but of ``grad_norm`` and
+``learning_rate`` the values of the last one."""
 CURVES = {
     **{name: name for name in ("step", "reward", "parsed", "kl", "entropy", "truncated")},
     **{name: name for name in ("grad_norm", "gap", "learning_rate", "reward_errors")},
