@@ -151,7 +151,8 @@ def reinforce(
         trainer.complete(unfinished)
     finally:
         rollouts.close()
-    history = [entry for entry in trainer.state.log_history if "reward" in entry]
+    # What the last entry has of steps after the last point has no loss.
+    history = [entry for entry in trainer.state.log_history if {"reward", "loss"} <= entry.keys()]
     record = TrainingRecord(
         num_rows=len(tasks),
         num_dropped=len(questions.prompts) - len(tasks),
