@@ -57,7 +57,7 @@ CHECKPOINT_SHARE = 0.1
 """The share of the steps between two checkpoints; a killed worker loses at most this much."""
 LOGGING_SHARE = 0.005
 """The share of the steps between two points of a recorded curve: means over these steps, but of ``grad_norm`` and
-``learning_rate`` the values of the last one."""
+``learning_rate`` the values of the last one. After a kill, the first point is of the steps since the checkpoint."""
 CURVES = {
     **{name: name for name in ("step", "reward", "parsed", "kl", "entropy", "truncated")},
     **{name: name for name in ("grad_norm", "gap", "learning_rate", "reward_errors")},
