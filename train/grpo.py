@@ -201,6 +201,7 @@ def _make_arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed:
         use_bias_correction_kl=False,
         epsilon=0.2,  # without effect, as each batch gives one step
         epsilon_high=0.2,
+        entropy_coef=0.0,
         top_entropy_quantile=1.0,
         mask_truncated_completions=False,
         disable_dropout=True,
