@@ -56,7 +56,8 @@ log = get_logger(__name__)
 CHECKPOINT_SHARE = 0.1
 """The share of the steps between two checkpoints; a killed worker loses at most this much."""
 LOGGING_SHARE = 0.005
-"""The share of the steps between two points of a recorded curve, which are means over the steps between."""
+"""The share of the steps between two points of a recorded curve: means over these steps, but of ``grad_norm`` and
+``learning_rate`` the values of the last one. After a kill, the first point is of the steps since the checkpoint."""
 CURVES = {
     **{name: name for name in ("step", "reward", "parsed", "kl", "entropy", "truncated")},
     **{name: name for name in ("grad_norm", "gap", "learning_rate", "reward_errors")},
@@ -150,7 +151,8 @@ def reinforce(
         trainer.complete(unfinished)
     finally:
         rollouts.close()
-    history = [entry for entry in trainer.state.log_history if "reward" in entry]
+    # What the last entry has of steps after the last point has no loss.
+    history = [entry for entry in trainer.state.log_history if {"reward", "loss"} <= entry.keys()]
     record = TrainingRecord(
         num_rows=len(tasks),
         num_dropped=len(questions.prompts) - len(tasks),
@@ -199,6 +201,7 @@ def _make_arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed:
         use_bias_correction_kl=False,
         epsilon=0.2,  # without effect, as each batch gives one step
         epsilon_high=0.2,
+        entropy_coef=0.0,
         top_entropy_quantile=1.0,
         mask_truncated_completions=False,
         disable_dropout=True,

@@ -1,14 +1,21 @@
-"""Rows of a selection as token ids, in batches whose order follows from the seed."""
+"""Rows of a selection as token ids, in batches whose order follows from the seed.
+
+Each worker tokenises the rows once, into a file on its disk that is mapped into memory; in memory it keeps the length
+and the order of each row.
+"""
 
 import hashlib
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from datasets import Dataset as ArrowRows
 from torch.utils.data import BatchSampler, Dataset
 
 from curation.arrays import Int64s
@@ -109,21 +116,25 @@ class TokenRows(Dataset[TrainingRow]):
         order_N = np.argsort(row_ids_N, kind="stable")
         ids, fields = pa.list_(pa.int32()), {"row_id": pa.int64(), "num_prompt": pa.int32()}
         schema = pa.schema(fields | dict.fromkeys(["input_ids", "rejected"][: len(answers)], ids))
-        digest, parts = hashlib.blake2b(digest_size=16), [schema.empty_table()]
-        lengths: list[int] = []
-        for start in range(0, len(order_N), SCAN_ROWS):
-            texts = io.take_offsets(table, order_N[start : start + SCAN_ROWS], ["row_id", "prompt", *answers])
-            rows = _tokenize(texts, tokenizer, config, answers)
-            digest.update(repr(rows).encode())
-            lengths += map(count_tokens, rows)
-            parts.append(pa.Table.from_pylist(rows, schema=schema))
-        fits_N = np.array(lengths, np.int32) <= config.max_length
+        digest, lengths = hashlib.blake2b(digest_size=16), [np.empty(0, np.int32)]
+        with tempfile.TemporaryDirectory(prefix="rows-") as folder:  # the file is mapped: it outlives its name
+            file = str(Path(folder) / "rows.arrow")
+            with pa.OSFile(file, "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+                for start in range(0, len(order_N), SCAN_ROWS):
+                    texts = io.take_offsets(table, order_N[start : start + SCAN_ROWS], ["row_id", "prompt", *answers])
+                    rows = _tokenize(texts, tokenizer, config, answers)
+                    digest.update(repr(rows).encode())
+                    lengths.append(np.array([count_tokens(row) for row in rows], np.int32))
+                    fitting = [row for row in rows if count_tokens(row) <= config.max_length]
+                    writer.write_batch(pa.RecordBatch.from_pylist(fitting, schema=schema))
+            self._rows = ArrowRows.from_file(file)
+        lengths_N = np.concatenate(lengths)
+        fits_N = lengths_N <= config.max_length
         self.digest = digest.hexdigest()
         """Digest of all rows."""
         self.num_rows = len(row_ids_N)
         """The number of all rows."""
-        self._rows = pa.concat_tables(parts).filter(pa.array(fits_N)).combine_chunks()
-        self.lengths_N = np.array(lengths, np.int32)[fits_N]
+        self.lengths_N = lengths_N[fits_N]
         """The number of tokens of each row."""
         self.dropped_M: Int64s = row_ids_N[order_N[~fits_N]]
         """The ids of the rows with more tokens than the limit, ascending."""
@@ -132,7 +143,7 @@ class TokenRows(Dataset[TrainingRow]):
         return len(self.lengths_N)
 
     def __getitems__(self, indices: Sequence[int]) -> list[TrainingRow]:
-        found: list[Any] = self._rows.take(pa.array(indices, pa.int64())).to_pylist()
+        found: list[Any] = self._rows.__getitems__(list(indices)) if len(indices) else []
         return found
 
 

@@ -231,6 +231,10 @@ def test_a_point_of_a_long_curve_is_the_mean_over_the_steps_between(
     for name in ("reward", "entropy"):
         np.testing.assert_allclose(found.curves[name], np.reshape(every.curves[name], (5, 2)).mean(axis=1), atol=1e-6)
     np.testing.assert_allclose(found.losses, np.reshape(every.losses, (5, 2)).mean(axis=1), atol=1e-6)
+    monkeypatch.setattr(grpo, "LOGGING_SHARE", 0.3)
+    rest = trained(base, tmp_path / "rest", SMALL.model_copy(update={"epochs": 5}))
+    assert rest.curves["step"] == [3, 6, 9], "the tenth step is in no point"
+    np.testing.assert_allclose(rest.losses, np.reshape(every.losses[:9], (3, 3)).mean(axis=1), atol=1e-6)
 
 
 def test_draws_follow_from_seed_place_and_number_alone(base: ModelRef) -> None:

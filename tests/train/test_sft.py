@@ -14,6 +14,7 @@ from curation.config import SftConfig
 from curation.errors import ConfigError, RunFailedError, SourceError
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
+from train import stream
 from train.models import TrainingResult, read_saved
 from train.sft import IGNORED, collate, compute_completion_loss, fine_tune, train_sft
 from train.tokens import Pair, TrainingRow, tokenize
@@ -164,6 +165,22 @@ def test_over_long_rows_are_counted(base: ModelRef, tmp_path: Path, caplog: pyte
         tuned(base, pairs[-1:], config, seed=0, output=tmp_path / "none")
     with pytest.raises(SourceError, match="no rows"):
         tuned(base, [], config, seed=0, output=tmp_path / "none")
+
+
+def test_tokens_stay_in_a_file_in_the_order_of_the_ids(
+    base: ModelRef, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "SCAN_ROWS", 64)
+    pairs = [*copies(150), Pair("abcdefgh" * 4, "a"), *copies(150)]
+    selection, before = table(tmp_path / "rows.lance", pairs), pa.total_allocated_bytes()
+    config = SCRATCH.model_copy(update={"max_length": 16})
+    found = stream.TokenRows(selection, load_tokenizer(base), config)
+    assert pa.total_allocated_bytes() - before < 2_000, "mapped: 300 rows would take 10 kB"
+    rows = rows_of(base, [pair for pair in pairs if len(pair.prompt) < 16])
+    expected = [{**row, "row_id": number + (number >= 150)} for number, row in enumerate(rows)]
+    assert found.__getitems__(range(len(found))) == expected and found.__getitems__([]) == []
+    assert found.lengths_N.tolist() == [len(row["input_ids"]) for row in expected]
+    assert (found.num_rows, found.dropped_M.tolist()) == (301, [150])
 
 
 def test_epochs_follow_the_rows_given_and_not_those_left_after_dropping(base: ModelRef, tmp_path: Path) -> None:

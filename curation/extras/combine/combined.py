@@ -170,13 +170,15 @@ def _pool_rows(first: str, second: str, parts: Sequence[Part], *, shared: bool) 
     for part in parts:
         if (rows := compute_test_differences(part.tests, first, second)) is not None:
             strata.append(rows)
-            ids_N = find_common_rows(part.tests, first, second)
-            keys.append(np.stack([np.full(len(ids_N), benchmarks.index(part.benchmark)), ids_N]))
+            own_N = find_common_rows(part.tests, first, second) if rows.cluster_N is None else rows.cluster_N
+            place = 2 * benchmarks.index(part.benchmark) + (rows.cluster_N is not None)
+            keys.append(np.stack([np.full(len(own_N), place), own_N]))
     if not strata:
         return None
     pooled = metrics.pool_strata(strata)
-    if not shared or pooled.cluster_N is not None:
+    if pooled.cluster_N is not None or not (shared or any(rows.cluster_N is not None for rows in strata)):
         return pooled
+    # A row of a run without clusters is its own.
     return replace(pooled, cluster_N=np.unique(np.concatenate(keys, axis=1), axis=1, return_inverse=True)[1].ravel())
 
 

@@ -3,6 +3,7 @@
 import json
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from curation import metrics
 from curation.cli import main
 from curation.config import RunConfig
 from curation.config.load import load_config
+from curation.domains.grading import Graded
+from curation.extras.combine.combined import _pool_rows
 from curation.pipeline.running import get_finished_record, rewrite_report
 from curation.report import RunRecord
 from curation.rundir.graph import make_cache_key
@@ -242,6 +245,26 @@ def test_runs_that_share_test_rows_are_given_a_test_that_knows_it(tmp_path: Path
     assert against["n"] == 500 and against["difference"] == pytest.approx(means.mean())
     assert against["high"] - against["low"] == pytest.approx(2 * half, rel=0.05)
     assert arm["verdict"] == ("below ground truth" if against["p_value"] < 0.025 else "inconclusive")
+
+
+def test_clusters_of_one_run_stay_beside_runs_without_any() -> None:
+    """Twenty groups whose rows all agree, and another benchmark of thirty rows."""
+    rng, groups_N = np.random.default_rng(0), np.repeat(np.arange(20), 10)
+
+    def graded(correct_N: np.ndarray, cluster_N: np.ndarray | None) -> tuple[Graded]:
+        ids_N = np.arange(len(correct_N))
+        return (Graded(row_ids_N=ids_N, correct_N=correct_N, question_N=ids_N, cluster_N=cluster_N),)
+
+    alike_N, alone_N, right = rng.random(20) < 0.7, rng.random(30) < 0.7, np.ones(200, np.bool_)
+    grouped = {"a": graded(right, groups_N), "b": graded(alike_N[groups_N], groups_N)}
+    plain = {"a": graded(right[:30], None), "b": graded(alone_N, None)}
+    parts: Any = [SimpleNamespace(benchmark="one", tests=grouped), SimpleNamespace(benchmark="two", tests=plain)]
+    rows = _pool_rows("a", "b", parts, shared=False)
+    assert rows is not None and len(np.unique(rows.cluster_N)) == 50
+    wrong, found = int((~alike_N).sum() + (~alone_N).sum()), metrics.compare_rows(rows)
+    assert found.p_value == pytest.approx(0.5**wrong) and found.difference.n == 230
+    alone = _pool_rows("a", "b", parts[1:], shared=False)
+    assert alone is not None and alone.cluster_N is None
 
 
 def test_benchmarks_count_alike_and_several_test_runs_are_pooled_by_rows(
