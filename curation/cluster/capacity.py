@@ -1,4 +1,4 @@
-"""Checks that something answers at the run's address, and that the cluster has the resources asked for.
+"""Checks that a Ray answers at the run's address, and that the cluster has the resources asked for.
 
 Ray itself takes minutes to report that nothing answers, and waits for ever for a node larger than any it has. A cluster
 with an autoscaler may still grow; in that case the run reports the missing resources and waits.
@@ -19,7 +19,10 @@ from curation.errors import ClusterError
 from curation.heavy import ray
 
 CONNECT_SECONDS = 5.0
-"""Time limit for the address to accept a connection."""
+"""Time limit for the address to accept a connection, and to answer."""
+HTTP2_START = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""The first bytes of a client of HTTP/2, with a frame of no settings: a gRPC server, as Ray's, answers with its own."""
+SETTINGS = 4  # type of a frame with settings, the fourth byte of a frame
 NODE_TYPE = "ray.io/node-group"
 """Ray's label with the type of a node that an autoscaler started."""
 LOCAL = "local"  # the address that makes Ray start a new cluster on this machine
@@ -36,15 +39,19 @@ class Need:
 
 
 def find_address(settings: RayConfig) -> str:
-    """Return the address for ``ray.init``: ``ray.address``, else ``RAY_ADDRESS`` (set in a Ray job), else ``LOCAL``."""
-    return settings.address or os.environ.get("RAY_ADDRESS") or LOCAL
+    """Return the address for ``ray.init``: ``ray.address``, else ``RAY_ADDRESS`` (set in a Ray job), else ``LOCAL``.
+
+    To Ray, ``AUTO`` means ``RAY_ADDRESS`` where it is set.
+    """
+    named = None if settings.address == AUTO else settings.address
+    return named or os.environ.get("RAY_ADDRESS") or settings.address or LOCAL
 
 
 def check_answers(address: str) -> None:
-    """Check that something listens at the address of a cluster, for which Ray itself would wait minutes.
+    """Check that a gRPC server listens at the address of a cluster, for which Ray itself would wait minutes.
 
     Raises:
-        ClusterError: the address is invalid, or nothing listens there.
+        ClusterError: the address is invalid, or no such server listens there.
     """
     if "://" in address:
         raise ClusterError(
@@ -57,7 +64,11 @@ def check_answers(address: str) -> None:
     if not host or not port.isdecimal():
         raise ClusterError(f"ray.address: {address!r} is not a HOST:PORT and not auto")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS) as connection:
+            if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
+                connection.sendall(HTTP2_START)
+                if connection.makefile("rb").read(4)[3:] != bytes([SETTINGS]):
+                    raise ConnectionError("what listens there is no Ray")
     except (OSError, OverflowError) as error:
         raise ClusterError(
             f"ray.address: no Ray answers at {address} ({error}); is the cluster up, and is this the port of its head "

@@ -5,9 +5,11 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ import yaml
 
 from curation.cluster import capacity
 from curation.cluster.capacity import Need, describe_lacking, list_needs
-from curation.config import ActorsConfig, AskConfig, RunConfig, TeacherConfig, TrustConfig
+from curation.config import ActorsConfig, AskConfig, RayConfig, RunConfig, TeacherConfig, TrustConfig
 from curation.config.base import make_ray_resources
 from curation.errors import ClusterError
 
@@ -143,6 +145,30 @@ def test_what_is_no_address(address: str, told: str):
     with pytest.raises(ClusterError, match=told) as error:
         capacity.check_answers(address)
     assert "ray.address" in str(error.value) and address in str(error.value)
+
+
+def test_what_listens_and_is_no_ray_is_said(monkeypatch: pytest.MonkeyPatch):
+    """Ray would wait minutes for it, and not hear Ctrl-C."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as web:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        with pytest.raises(ClusterError, match=r"no Ray answers at 127.*is no Ray.*6379.*dashboard"):
+            capacity.check_answers(f"127.0.0.1:{web.server_port}")
+        web.shutdown()
+    monkeypatch.setattr(capacity, "CONNECT_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ClusterError, match=r"no Ray answers at 127.*timed out"):
+            capacity.check_answers(address)
+        monkeypatch.setenv("RAY_USE_TLS", "1")  # a Ray with TLS says nothing to those without
+        capacity.check_answers(address)
+
+
+def test_auto_is_the_address_of_the_environment_as_for_ray(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RAY_ADDRESS", "host:6379")
+    assert capacity.find_address(RayConfig(address="auto")) == "host:6379"
+    assert capacity.find_address(RayConfig(address="other:6379")) == "other:6379"
+    monkeypatch.delenv("RAY_ADDRESS")
+    assert capacity.find_address(RayConfig(address="auto")) == "auto"
 
 
 @pytest.mark.slow
