@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from curation.cluster import nodes
+from curation.cluster import nodes, ray_private
 from curation.config import RayConfig, RunConfig, TrainSection
 from curation.config.base import ACCELERATOR
 from curation.errors import ClusterError
@@ -39,12 +39,8 @@ class Need:
 
 
 def find_address(settings: RayConfig) -> str:
-    """Return the address for ``ray.init``: ``ray.address``, else ``RAY_ADDRESS`` (set in a Ray job), else ``LOCAL``.
-
-    To Ray, ``AUTO`` means ``RAY_ADDRESS`` where it is set.
-    """
-    named = None if settings.address == AUTO else settings.address
-    return named or os.environ.get("RAY_ADDRESS") or settings.address or LOCAL
+    """Return the address for ``ray.init``: ``ray.address``, else ``RAY_ADDRESS`` (set in a Ray job), else ``LOCAL``."""
+    return settings.address or os.environ.get("RAY_ADDRESS") or LOCAL
 
 
 def check_answers(address: str) -> None:
@@ -59,7 +55,12 @@ def check_answers(address: str) -> None:
             "`ray job submit -- curate run ...`, which sets the address itself"
         )
     if address in (LOCAL, AUTO):
-        return
+        try:  # Ray finds one that runs, or RAY_ADDRESS, or what was started last, which may have ended
+            address = ray_private.find_head_address(address) or LOCAL
+        except (ValueError, OSError) as error:
+            raise make_join_error(address, error) from error
+        if address == LOCAL:
+            return
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise ClusterError(f"ray.address: {address!r} is not a HOST:PORT and not auto")

@@ -18,7 +18,7 @@ import yaml
 
 from curation.cluster import capacity
 from curation.cluster.capacity import Need, describe_lacking, list_needs
-from curation.config import ActorsConfig, AskConfig, RayConfig, RunConfig, TeacherConfig, TrustConfig
+from curation.config import ActorsConfig, AskConfig, RunConfig, TeacherConfig, TrustConfig
 from curation.config.base import make_ray_resources
 from curation.errors import ClusterError
 
@@ -163,12 +163,13 @@ def test_what_listens_and_is_no_ray_is_said(monkeypatch: pytest.MonkeyPatch):
         capacity.check_answers(address)
 
 
-def test_auto_is_the_address_of_the_environment_as_for_ray(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("RAY_ADDRESS", "host:6379")
-    assert capacity.find_address(RayConfig(address="auto")) == "host:6379"
-    assert capacity.find_address(RayConfig(address="other:6379")) == "other:6379"
-    monkeypatch.delenv("RAY_ADDRESS")
-    assert capacity.find_address(RayConfig(address="auto")) == "auto"
+def test_auto_that_means_a_ray_which_has_ended_is_said(monkeypatch: pytest.MonkeyPatch):
+    """Ray goes by ``RAY_ADDRESS``, or by a file that a killed head leaves behind."""
+    address = f"127.0.0.1:{free_port()}"
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(ClusterError, match="no Ray answers at") as error:
+        capacity.check_answers("auto")
+    assert address.rpartition(":")[2] in str(error.value)
 
 
 @pytest.mark.slow
