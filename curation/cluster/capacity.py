@@ -1,4 +1,4 @@
-"""Checks that something answers at the run's address, and that the cluster has the resources asked for.
+"""Checks that a Ray answers at the run's address, and that the cluster has the resources asked for.
 
 Ray itself takes minutes to report that nothing answers, and waits for ever for a node larger than any it has. A cluster
 with an autoscaler may still grow; in that case the run reports the missing resources and waits.
@@ -12,14 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from curation.cluster import nodes
+from curation.cluster import nodes, ray_private
 from curation.config import RayConfig, RunConfig, TrainSection
 from curation.config.base import ACCELERATOR
 from curation.errors import ClusterError
 from curation.heavy import ray
 
 CONNECT_SECONDS = 5.0
-"""Time limit for the address to accept a connection."""
+"""Time limit for the address to accept a connection, and to answer."""
+HTTP2_START = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""The first bytes of a client of HTTP/2, with a frame of no settings: a gRPC server, as Ray's, answers with its own."""
+SETTINGS = 4  # type of a frame with settings, the fourth byte of a frame
 NODE_TYPE = "ray.io/node-group"
 """Ray's label with the type of a node that an autoscaler started."""
 LOCAL = "local"  # the address that makes Ray start a new cluster on this machine
@@ -41,10 +44,10 @@ def find_address(settings: RayConfig) -> str:
 
 
 def check_answers(address: str) -> None:
-    """Check that something listens at the address of a cluster, for which Ray itself would wait minutes.
+    """Check that a gRPC server listens at the address of a cluster, for which Ray itself would wait minutes.
 
     Raises:
-        ClusterError: the address is invalid, or nothing listens there.
+        ClusterError: the address is invalid, or no such server listens there.
     """
     if "://" in address:
         raise ClusterError(
@@ -52,12 +55,21 @@ def check_answers(address: str) -> None:
             "`ray job submit -- curate run ...`, which sets the address itself"
         )
     if address in (LOCAL, AUTO):
-        return
+        try:  # Ray finds one that runs, or RAY_ADDRESS, or what was started last, which may have ended
+            address = ray_private.find_head_address(address) or LOCAL
+        except (ValueError, OSError) as error:
+            raise make_join_error(address, error) from error
+        if address == LOCAL:
+            return
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise ClusterError(f"ray.address: {address!r} is not a HOST:PORT and not auto")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS) as connection:
+            if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
+                connection.sendall(HTTP2_START)
+                if connection.makefile("rb").read(4)[3:] != bytes([SETTINGS]):
+                    raise ConnectionError("what listens there is no Ray")
     except (OSError, OverflowError) as error:
         raise ClusterError(
             f"ray.address: no Ray answers at {address} ({error}); is the cluster up, and is this the port of its head "

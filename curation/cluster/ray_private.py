@@ -48,3 +48,10 @@ def starting(tell: Callable[[str], None], *, alone: bool = False) -> Iterator[No
         finally:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))  # over that of C++
+
+
+def find_head_address(address: str) -> str | None:
+    """Return ``HOST:PORT`` of the Ray that an address means, or None for ``local``; refuse ``auto`` without a Ray."""
+    from ray._private.services import canonicalize_bootstrap_address
+
+    return canonicalize_bootstrap_address(address)

@@ -5,9 +5,11 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -143,6 +145,31 @@ def test_what_is_no_address(address: str, told: str):
     with pytest.raises(ClusterError, match=told) as error:
         capacity.check_answers(address)
     assert "ray.address" in str(error.value) and address in str(error.value)
+
+
+def test_what_listens_and_is_no_ray_is_said(monkeypatch: pytest.MonkeyPatch):
+    """Ray would wait minutes for it, and not hear Ctrl-C."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as web:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        with pytest.raises(ClusterError, match=r"no Ray answers at 127.*is no Ray.*6379.*dashboard"):
+            capacity.check_answers(f"127.0.0.1:{web.server_port}")
+        web.shutdown()
+    monkeypatch.setattr(capacity, "CONNECT_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ClusterError, match=r"no Ray answers at 127.*timed out"):
+            capacity.check_answers(address)
+        monkeypatch.setenv("RAY_USE_TLS", "1")  # a Ray with TLS says nothing to those without
+        capacity.check_answers(address)
+
+
+def test_auto_that_means_a_ray_which_has_ended_is_said(monkeypatch: pytest.MonkeyPatch):
+    """Ray goes by ``RAY_ADDRESS``, or by a file that a killed head leaves behind."""
+    address = f"127.0.0.1:{free_port()}"
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(ClusterError, match="no Ray answers at") as error:
+        capacity.check_answers("auto")
+    assert address.rpartition(":")[2] in str(error.value)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import ray
 
 import curation
 import train
-from curation.cluster import capacity
+from curation.cluster import capacity, ray_private
 from curation.commands.doctor import check_ray_disk
 
 pytestmark = pytest.mark.long
@@ -49,6 +49,13 @@ class Worker:
 
     def refer(self) -> str:
         return ray.get_runtime_context().get_actor_id()
+
+
+def test_the_head_is_found_and_answers(local_ray):
+    with interface("ray._private.services.canonicalize_bootstrap_address"):
+        assert ray_private.find_head_address("local") is None
+        assert ray_private.find_head_address("10.0.0.1:6379") == "10.0.0.1:6379"
+    capacity.check_answers(ray.get_runtime_context().gcs_address)
 
 
 def test_a_node_that_no_autoscaler_started_has_no_type(local_ray):

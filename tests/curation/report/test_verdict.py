@@ -519,7 +519,7 @@ def test_the_verdict_is_the_first_thing_everywhere(run: RunRecord, report: dict[
     for finding in found["verdict"]["findings"]:
         assert finding["next"] in page
     assert "Nobody has checked the pool's labels" in page and "curate review draw RUN_DIR --num 200" in page
-    assert "curate review export RUN_DIR csv review.csv" in page
+    assert "curate review import RUN_DIR csv rows.csv" in page and "review serve" not in page
     assert describe_verdict({"verdict": None}) == []
 
 
