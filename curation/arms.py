@@ -6,6 +6,7 @@ of ``ARMS``. Each line names the code (``module:Class``) and what it needs. Sour
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Literal
 
 from curation import label_columns
@@ -295,6 +296,13 @@ def check_fit_options(where: str, kind: str, config: object, options: Mapping[st
     if kind == "stacked" and (isinstance(least, bool) or not isinstance(least, int | float) or least < 0):
         raise ConfigError(f"{where}: network_rows takes a number of rows, 0 or more, not {least!r}")
     if fitted.fit is None:
-        check_options(where, load_code(fitted.made_by).fitted, None, None, config, None, **options)
+        takes = load_code(fitted.made_by).fitted
+        check_options(where, takes, None, None, config, None, **options)
     else:
-        check_options(where, load_code(fitted.fit), None, config, seed=0, origin={}, note=None, **options)
+        takes = load_code(fitted.fit)
+        check_options(where, takes, None, config, seed=0, origin={}, note=None, **options)
+    known = signature(takes).parameters
+    for name, value in options.items():
+        wanted = known[name].annotation if name in known else None
+        if wanted in (int, float) and (isinstance(value, bool) or not isinstance(value, int | wanted)):
+            raise ConfigError(f"{where}: {name} is {value!r}, not {'an integer' if wanted is int else 'a number'}")

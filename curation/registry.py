@@ -209,7 +209,7 @@ BACKENDS: Registry[Backend] = Registry(
     make_instance_check(Backend),
     groups=("curation.backends",),
 )
-"""Backends by name; ``auto`` stands for one of the first two."""
+"""Backends by name."""
 
 
 ENTRY_POINTS = "curation.domains"

@@ -207,7 +207,8 @@ class Space:
         where = f"tune.space.{key}"
         if kind not in self.kinds or not name:
             raise ConfigError(f"{where}: give options.KIND.NAME with a kind that is searched ({', '.join(self.kinds)})")
-        check_fit_options(where, kind, self.base, {name: dimension.ends[0]})
+        for value in dimension.ends:
+            check_fit_options(where, kind, self.base, {name: value})
 
 
 def expand_preset(raw: JsonView) -> Json:

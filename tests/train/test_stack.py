@@ -370,6 +370,13 @@ def test_an_option_that_there_is_none_of_is_refused() -> None:
             check_settings(config)
 
 
+@pytest.mark.parametrize("value", ["many", 1.5, None, True])
+def test_an_option_of_another_type_is_refused_before_a_run(value: object) -> None:
+    config = CONFIG.model_copy(update={"options": {"stacked": {"network_rows": value}}})
+    with pytest.raises(ConfigError, match=r"trust\.options\.stacked: network_rows is .*, not an integer"):
+        check_settings(config)
+
+
 # Probabilities.
 
 

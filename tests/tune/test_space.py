@@ -135,6 +135,10 @@ def test_whole_numbers_reach_both_ends(name: str) -> None:
             {"kind": ["deep_ensemble"], "options.deep_ensemble.size": [3]},
             r"options\.deep_ensemble\.size: .*unexpected keyword argument 'size'",
         ),
+        (
+            {"kind": ["deep_ensemble"], "options.deep_ensemble.members": [3, "many"]},
+            r"options\.deep_ensemble\.members: members is 'many', not an integer",
+        ),
         ({"preset": "mine"}, r"tune\.space\.preset: 'mine' is not one of paper, kinds"),
     ],
 )
