@@ -30,7 +30,7 @@ from curation.config import LmStudentConfig, LoraConfig
 from curation.errors import ConfigError, SourceError, TrainingError
 from curation.json_types import Json
 from curation.refs import ModelRef, TableRef
-from curation.storage.cache import scratch, staged
+from curation.storage.cache import open_scratch, staged
 from curation.storage.paths import Place, Remote, to_place
 from curation.telemetry.standing import Update
 from train.callbacks import Partial, StoredCheckpoints
@@ -86,7 +86,7 @@ def _train(task: Json, notes: Notes | None) -> None:
     output = to_place(task["output"])
     base, rows, config = task["arguments"]
     try:
-        with scratch(output) if notes is None else staged(output) as local:
+        with open_scratch(output) if notes is None else staged(output) as local:
             task["learn"](
                 ModelRef.from_json(base),
                 TableRef.from_json(rows),

@@ -164,7 +164,7 @@ def check_writing(directory: Place) -> Finding:
     """Check in a temporary folder that files are replaced and read back, and that one driver alone gets the lease."""
     require_reachable(directory)
     try:
-        with scratch(directory) as folder, lease.hold(folder):
+        with open_scratch(directory) as folder, lease.hold(folder):
             for text in ("first" * 1000, "second" * 1000):
                 write_atomically(folder / "file", text)
                 if (folder / "file").read_text() != text:
@@ -187,7 +187,7 @@ def _is_lease_exclusive(directory: Place) -> bool:
 
 
 @contextmanager
-def scratch(directory: Place) -> Iterator[Place]:
+def open_scratch(directory: Place) -> Iterator[Place]:
     """Yield a temporary folder in a directory, or in the nearest existing one above it; remove it at the end."""
     inside = directory if isinstance(directory, Remote) else find_existing(directory)
     folder = inside / f".doctor-{uuid.uuid4().hex}"
@@ -218,7 +218,7 @@ def write_file(folder: str, number: int) -> bool:
 
 def _check_storage(directory: Place) -> Finding:
     """Let each node write a file to the run's storage, and read them here."""
-    with scratch(directory) as folder:
+    with open_scratch(directory) as folder:
         write_atomically(folder / "driver", "")
         answers = nodes.ask(write_file, lambda number: (str(folder), number), seconds=SECONDS)
         there = {path.name for path in folder.iterdir()}

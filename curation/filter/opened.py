@@ -19,7 +19,7 @@ from curation.filter.stages.cut import check_keep
 from curation.filter.stages.pool import PoolRows
 from curation.hashing import derive
 from curation.metrics.shift import MAX_ROWS
-from curation.pipeline.forecasting import Forecast, count_rows_left, forecast_askings, scratch
+from curation.pipeline.forecasting import Forecast, count_rows_left, forecast_askings, open_scratch
 from curation.pipeline.probing import NOTHING_ASKED, LeftOut, SplitRows, StageAsk
 from curation.pipeline.work import Opened, joined
 from curation.refs import ModelRef
@@ -211,7 +211,7 @@ def forecast_filter(
     description = opened.package.description
     if not BACKENDS[(description.bought or description.ask).backend].asks:
         return None, [LeftOut(asking[name].name, NOTHING_ASKED) for name in left]
-    with joined(config.ray, opened.needs), scratch(config.output_directory, config.ray) as directory:
+    with joined(config.ray, opened.needs), open_scratch(config.output_directory, config.ray) as directory:
         askings = make_askings(opened, left, copy_package(opened.package, directory / "package"))
         return forecast_askings(askings, (), config, directory, num_rows=num_rows), left_out
 

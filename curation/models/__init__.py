@@ -334,7 +334,7 @@ def merged(model: ModelRef, *, dtype: str) -> Iterator[ModelRef]:
         OSError: there is no room for the weights.
     """
 
-    def make(directory: Path) -> None:
+    def write_merged(directory: Path) -> None:
         remove_unused(MERGED, keep=KEPT_MERGED - 1)
         load_model(model, dtype=dtype).save_pretrained(directory)
         load_tokenizer(model).save_pretrained(directory)
@@ -342,5 +342,5 @@ def merged(model: ModelRef, *, dtype: str) -> Iterator[ModelRef]:
     contents = [compute_model_digest(path) for path in map(Path, (model.base, model.adapter or "")) if path.is_dir()]
     libraries = [version(name) for name in ("peft", "transformers")]
     key = fingerprint([model.base, model.revision, model.code, contents, dtype, libraries])
-    with in_cache(MERGED + key, make) as directory:
+    with in_cache(MERGED + key, write_merged) as directory:
         yield make_saved_ref(model, directory)

@@ -87,7 +87,7 @@ class ModelActor:
         finally:
             del self._answered[call]
             _call.reset(token)
-        slots, is_last = session.worker.slots, is_alone or self._turns.are_awaited
+        slots, is_last = session.worker.slots, is_alone or self._turns.has_waiting
         if rows is None:
             following = self._queue.begin.remote(call, self._id, slots, is_last=is_last)
         else:
@@ -295,7 +295,7 @@ class _Turns:
         self._is_taken = False
 
     @property
-    def are_awaited(self) -> bool:
+    def has_waiting(self) -> bool:
         """Whether a call waits to work alone."""
         return self._num_waiting > 0
 

@@ -109,7 +109,7 @@ def forecast_run(
     if not askings:
         return None, left_out
     asked = [need for need in opened.needs if need.key.startswith("teacher.actors")]
-    with joined(config.ray, asked), scratch(config.directory, config.ray) as directory:
+    with joined(config.ray, asked), open_scratch(config.directory, config.ray) as directory:
         return forecast_askings(askings, left_out, config, directory, num_rows=num_rows), left_out
 
 
@@ -121,7 +121,7 @@ def forecast_askings(
     *,
     num_rows: int | None,
 ) -> Forecast:
-    """Return a forecast for ``askings``; samples are labelled in ``directory`` (:func:`scratch`). Ray must run."""
+    """Return a forecast for ``askings``; samples are labelled in ``directory`` (:func:`open_scratch`). Ray must run."""
     questions = probe_all(
         askings,
         directory,
@@ -138,7 +138,7 @@ def forecast_askings(
 
 
 @contextmanager
-def scratch(run_directory: Place, settings: RayConfig) -> Iterator[Place]:
+def open_scratch(run_directory: Place, settings: RayConfig) -> Iterator[Place]:
     """Yield a temporary folder that every actor can reach: beside the run directory, or local on one machine."""
     if isinstance(run_directory, Path) and capacity.is_one_machine(settings):
         with tempfile.TemporaryDirectory(prefix="curate-probe-") as local:

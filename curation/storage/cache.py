@@ -22,7 +22,7 @@ def get_cache_folder() -> Path:
 
 
 @contextmanager
-def scratch(target: Place) -> Iterator[Path]:
+def open_scratch(target: Place) -> Iterator[Path]:
     """Yield a temporary local path with the name of ``target``, or ``target`` itself if it is local."""
     if not isinstance(target, Remote):
         yield target
@@ -43,7 +43,7 @@ def staged(target: Place) -> Iterator[Path]:
         yield target
         open_to_readers(target)
         return
-    with scratch(target) as local:
+    with open_scratch(target) as local:
         yield local
         if local.is_file():
             target.put(local)

@@ -42,7 +42,11 @@ def curate(*arguments: object) -> Result:
 
 def findings(output: str) -> dict[str, tuple[str, str]]:
     """State and text by the check's name."""
-    return {line[6:22].strip(): (line[:5].strip(), line[23:]) for line in output.splitlines() if line[5:6] == " "}
+    return {
+        line[6:22].strip(): (line[:5].strip(), line[23:])
+        for line in output.splitlines()
+        if line[5:6] == " " and line[22:23] == " "
+    }
 
 
 @pytest.fixture
