@@ -98,10 +98,10 @@ def fit_rows(
 ) -> StateTrust:
     """Fit the trust function ``kind`` of ``curation.arms.TRUST`` on rows in memory, with the options of ``config``.
 
-    A class without a ``fit`` makes itself: ``fitted(hidden_ND, correct_N, config, origin, **options)`` gets the hidden
-    states of the fit rows (projected as ``config.pca`` says) and whether each row's weak label is right. ``config`` has
-    the keys that the kind's line reads, ``origin`` is the rows' origin, for the record, ``seed`` that of weights and
-    batches. ``note`` receives the steps of networks.
+    A class without a ``fit`` has the class method ``fitted(hidden_ND, correct_N, config, origin, **options)``, which
+    gets the hidden states of the fit rows (projected as ``config.pca`` says) and whether each row's weak label is
+    right. ``config`` has the keys that the kind's line reads, ``origin`` is the rows' origin, for the record, ``seed``
+    that of weights and batches. ``note`` receives the steps of networks.
 
     Raises:
         RunFailedError: the loss is not finite.

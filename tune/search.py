@@ -35,7 +35,7 @@ from tune.space import KIND, Point, Space
 LEAST_RANDOM = 10
 """Minimum number of first trials that the estimator draws at random."""
 AHEAD = 8
-"""Maximum number of trials that run at once, since each is proposed from the results of all but so many before it."""
+"""Maximum number of trials that run at once, since a proposal reads the results of the trials before those."""
 LEVEL = 0.05
 """The probability that the default is replaced by a finalist that is not better, over all finalists."""
 

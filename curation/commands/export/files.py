@@ -38,7 +38,7 @@ def write_folder(target: Place, *, force: bool, marker: str = LINEAGE) -> Iterat
         require_reachable(target)
         taken = _needs_replacing(target, marker, force=force)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _beside(target) as folder:
+        with _open_beside(target) as folder:
             folder.mkdir()
             yield folder
             open_to_readers(folder)
@@ -75,7 +75,7 @@ def _needs_replacing(target: Place, marker: str, *, force: bool) -> bool:
 
 
 @contextmanager
-def _beside(target: Place) -> Iterator[Path]:
+def _open_beside(target: Place) -> Iterator[Path]:
     """Yield a path on the target's file system, or in a temporary folder for an object store; remove it at the end."""
     if isinstance(target, Remote):
         with tempfile.TemporaryDirectory(prefix="curation-") as directory:

@@ -129,7 +129,10 @@ def _read_csv(path: Path, person: str) -> Iterator[Given]:
         for row in reader:
             where = f"line {reader.line_num}"
             if None in row or None in row.values():
-                raise ReviewError(f"{path}: {where}: has not the {len(names)} columns of the header; nothing is taken")
+                raise ReviewError(
+                    f"{path}: {where}: does not have the header's {len(names)} columns; nothing is taken; mend the row "
+                    "and import the file again"
+                )
             if row["verdict"].strip():
                 yield where, row["row_id"], row["verdict"], row.get("person", person) or person
 

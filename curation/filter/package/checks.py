@@ -226,8 +226,8 @@ def check_content(package: TrustPackage) -> None:
     for state, states_ND in package.reference(further).items():
         if states_ND.shape[1:] != (described.state_size,) or not np.isfinite(states_ND).all():
             raise PackageError(
-                f"{package.uri}: the sample of the state {state} has the shape {states_ND.shape} or holds what is no "
-                f"number, and a state has {described.state_size} numbers; copy or export the package again"
+                f"{package.uri}: the sample of the state {state} has the shape {states_ND.shape} or holds a value that "
+                f"is no number, and a state has {described.state_size} numbers; copy or export the package again"
             )
     _check_scores(package, package.trust, described.ask.states)
     for name, part in described.parts.items():
@@ -255,7 +255,9 @@ def _check_scores(package: TrustPackage, ref: TrustRef, states: Sequence[str]) -
                 columns.append(pa.array([1] * NUM_ROWS).cast(field.type))
         raw_N = function.raw_score(pa.RecordBatch.from_arrays(columns, schema=schema))
         if raw_N.shape != (NUM_ROWS,) or not np.isfinite(raw_N).all():
-            raise ValueError(f"{NUM_ROWS} rows of plain numbers score {raw_N.tolist()}, so it holds what is no number")
+            raise ValueError(
+                f"{NUM_ROWS} rows of plain numbers score {raw_N.tolist()}, so it holds a value that is no number"
+            )
     except Exception as error:  # what is examined may be broken in any way
         raise PackageError(
             f"{package.uri}: its trust function {name} cannot score rows of its teacher ({error}); copy or export the "

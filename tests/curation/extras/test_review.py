@@ -271,7 +271,7 @@ def test_files_of_verdicts_are_taken_whole_or_not_at_all(run: ReviewedRun):
     line = told(f"row_id,verdict\n{first},right\n77,right\n{second},yes\nx,wrong\n")
     assert "line 3: row_id '77' is not one of this review's 20 rows" in line and "nothing is taken" in line
     assert "line 4: verdict 'yes' is not one of right, wrong, unsure" in line and "line 5: row_id 'x'" in line
-    assert "line 3: has not the 2 columns" in told(f"row_id,verdict\n{first},right\n{second}\n")
+    assert "line 3: does not have the header's 2 columns" in told(f"row_id,verdict\n{first},right\n{second}\n")
     line = told(f"row_id,verdict,person\n{first},right,a\n{first},wrong,a\n")
     assert f"line 3: a gave row {first} another verdict before" in line
     assert "is not JSON" in told("{", "label-studio")
