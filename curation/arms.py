@@ -292,9 +292,6 @@ def find_fitted(names: Iterable[str]) -> dict[str, Fitted]:
 def check_fit_options(where: str, kind: str, config: object, options: Mapping[str, object]) -> None:
     """Raise ``ConfigError``, with the key ``where``, if the fit of a trust function does not take these options."""
     fitted = find_fitted([kind])[kind]
-    least = options.get("network_rows", 0)
-    if kind == "stacked" and (isinstance(least, bool) or not isinstance(least, int | float) or least < 0):
-        raise ConfigError(f"{where}: network_rows takes a number of rows, 0 or more, not {least!r}")
     if fitted.fit is None:
         takes = load_code(fitted.made_by).fitted
         check_options(where, takes, None, None, config, None, **options)

@@ -328,8 +328,9 @@ def _read_graded(
     stored = [schemas.get_raw_column(name), schemas.trust_column(name)]
     scored = set(stored) <= set(table.schema.names)  # while it was labelled: then the states are not all there
     features = stored if scored else list(function.features)
+    columns = list(dict.fromkeys(["row_id", "label", *features]))  # a class probe reads the label, too
     parts: list[tuple[npt.NDArray[Any], ...]] = []
-    for batch in table.scanner(columns=["row_id", "label", *features], filter="error IS NULL").to_batches():
+    for batch in table.scanner(columns=columns, filter="error IS NULL").to_batches():
         row_ids_B = batch.column("row_id").to_numpy()
         kept_B = np.isin(row_ids_B, graded.row_ids_N)
         kept_B &= True if keep is None else keep(row_ids_B)
