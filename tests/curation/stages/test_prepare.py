@@ -237,7 +237,7 @@ def test_the_same_example_in_two_splits_is_refused(puzzles: list[dict[str, Any]]
     sources = {name: {"path": str(tmp_path / f"{name}.parquet")} for name in parts}
     with pytest.raises(
         SourceError,
-        match=r"splits test and pool share questions, 1 rows of pool; .* row 10 of test and row 0 .*fen",
+        match=r"splits test and pool share questions, 1 rows of pool \(1 the same\); .* row 10 of test and row 0 .*fen",
     ):
         run(
             config({"source": {"from": "one"}, "test": {"from": "two"}, "pool": {"from": "three"}}, **sources),
