@@ -20,7 +20,7 @@ from curation.models.dtypes import resolve_compute_dtype
 from curation.refs import ModelRef, TableRef
 from train.dpo import make_reference
 from train.grpo import _make_arguments
-from train.models import load_base, make_trainable, read_saved
+from train.models import load_base, make_trainable
 from train.sft import collate, compute_completion_loss, fine_tune
 from train.tokens import Pair, tokenize
 from train.trainer import make_arguments
@@ -109,15 +109,3 @@ def test_a_step_is_that_of_peft_on_a_base_in_bfloat16(base: ModelRef, tmp_path: 
     with torch.autocast("cpu", torch.bfloat16):
         logits = theirs(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
     assert loss.losses[0] == pytest.approx(compute_completion_loss(logits, batch["labels"]).item(), abs=1e-3)
-
-
-def test_an_adapter_on_an_adapter_keeps_the_base_that_it_was_trained_on(base: ModelRef, tmp_path: Path) -> None:
-    table, _ = rows(tmp_path / "rows.lance")
-    recipe = SftConfig(**HALF, **SMALL, **LORA)
-    fine_tune(base, table, recipe, seed=3, output=tmp_path / "first")
-    first = read_saved(base, recipe.lora, tmp_path / "first").model
-    fine_tune(first, table, recipe, seed=3, output=tmp_path / "second")
-    beside = load_file(tmp_path / "second" / "base" / "model.safetensors")
-    trained_on = load_base(first, recipe).state_dict()
-    assert {weight.dtype for weight in beside.values()} == {torch.bfloat16}
-    assert all(torch.equal(weight, trained_on[name]) for name, weight in beside.items())
