@@ -160,12 +160,12 @@ PACKAGES = (
     Package(
         name="weights that are NaN",
         make=weights(lambda found: found["weight_D"].fill(np.nan)),
-        says="so it holds what is no number",
+        says="so it holds a value that is no number",
     ),
     Package(
         name="a bias that is infinite",
         make=weights(lambda found: found.update(bias=np.array(np.inf))),
-        says="holds what is no number",
+        says="holds a value that is no number",
     ),
     Package(
         name="weights of another size",
@@ -219,7 +219,7 @@ PACKAGES = (
     Package(
         name="states that are NaN",
         make=weights(lambda found: [of.fill(np.nan) for of in found.values()], SHIFT),
-        says="holds what is no number",
+        says="holds a value that is no number",
     ),
     Package(
         name="states of another size",
