@@ -85,7 +85,7 @@ def test_vllm_plans_and_filters_by_a_package_of_transformers(local_ray, model, r
 
     expected = {row["fen"]: row for row in Filter.load(package).score(rows)}
     content = json.loads((tmp_path / "out" / "filter.json").read_text())
-    kept = pq.read_table(tmp_path / "out" / content["files"][0]["path"])
+    kept = pq.read_table(tmp_path / "out" / "data")
     assert kept.num_rows == KEPT == content["kept"]
     usable = sorted(row["trust"] for row in expected.values() if row["trust"] is not None)
     source = dict(enumerate(rows))
