@@ -294,10 +294,10 @@ def check_fit_options(where: str, kind: str, config: object, options: Mapping[st
     fitted = find_fitted([kind])[kind]
     if fitted.fit is None:
         takes = load_code(fitted.made_by).fitted
-        check_options(where, takes, None, None, config, None, **options)
+        check_options(where, takes, options, None, None, config, None)
     else:
         takes = load_code(fitted.fit)
-        check_options(where, takes, None, config, seed=0, origin={}, note=None, **options)
+        check_options(where, takes, options, None, config, seed=0, origin={}, note=None)
     known = signature(takes).parameters
     for name, value in options.items():
         wanted = known[name].annotation if name in known else None

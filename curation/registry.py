@@ -31,13 +31,23 @@ def find_installed(group: str) -> Mapping[str, str]:
     return {point.name: point.value for point in entry_points(group=group)}
 
 
-def check_options(key: str, function: Callable[..., Any], *arguments: object, **options: object) -> None:
-    """Raise ``ConfigError``, with the ``key`` of the settings, if a class or function does not take them."""
+def check_options(
+    key: str, function: Callable[..., Any], options: Mapping[str, object], *arguments: object, **others: object
+) -> None:
+    """Raise ``ConfigError``, with the ``key`` of the settings, if a class or function does not take ``options``.
+
+    The error lists what may be set: all parameters beside those of the call's own ``arguments`` and ``others``.
+    """
+    signature = inspect.signature(function)
     try:
-        inspect.signature(function).bind(*arguments, **options)
+        signature.bind(*arguments, **others, **options)
     except TypeError as error:
+        free = [
+            name for name, kind in list(signature.parameters.items())[len(arguments) :] if kind.kind != kind.VAR_KEYWORD
+        ]
+        known = ", ".join(name for name in free if name not in others) or "no options"
         name = getattr(function, "__qualname__", function)
-        raise ConfigError(f"{key}: {name} cannot be made of {options}: {error}") from error
+        raise ConfigError(f"{key}: {name} takes {known}, and not {dict(options)}: {error}") from error
 
 
 class Registry(Mapping[str, T], Generic[T]):

@@ -92,7 +92,7 @@ class SignalMethod(ABC):
 def get_signal(name: str, **options: object) -> SignalMethod:
     """Return the signal of a column, or of a class ``module:Class``; ``ConfigError`` if it refuses ``options``."""
     made_by = load_code(SIGNALS.get(name, name))
-    check_options("signals.options", made_by, **options)
+    check_options("signals.options", made_by, options)
     return cast(SignalMethod, made_by(**options))
 
 

@@ -140,7 +140,7 @@ def resolve(job: SelectJob) -> ComputedBudget:
     )
     reads, num_right = config.declared.reads, None
     made_by = load_code(config.declared.counted_by)
-    check_options(f"selection.budget.{config.rule}", made_by, **config.options)
+    check_options(f"selection.budget.{config.rule}", made_by, config.options)
     rule: rules.BudgetRule = made_by(**config.options)
     if "right" in reads:
         assert job.grades is not None, "RunConfig refuses an oracle budget without an audit set"

@@ -107,9 +107,9 @@ def test_every_line_names_code_that_is_there() -> None:
 
 
 def test_settings_that_a_class_does_not_take_are_refused() -> None:
-    check_options("selection.budget.n", load_code(BUDGETS["n"].counted_by), n=3)
-    with pytest.raises(ConfigError, match=r"selection\.budget\.n: Fixed cannot be made of \{'m': 3\}"):
-        check_options("selection.budget.n", load_code(BUDGETS["n"].counted_by), m=3)
+    check_options("selection.budget.n", load_code(BUDGETS["n"].counted_by), {"n": 3})
+    with pytest.raises(ConfigError, match=r"selection\.budget\.n: Fixed takes n, and not \{'m': 3\}"):
+        check_options("selection.budget.n", load_code(BUDGETS["n"].counted_by), {"m": 3})
 
 
 HALF = Budget("somewhere:Half", ("right", "measured"))

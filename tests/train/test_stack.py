@@ -358,7 +358,7 @@ def test_labels_without_a_number_that_varies_are_refused(numbers: tuple[str, ...
 
 
 def test_an_option_that_there_is_none_of_is_refused() -> None:
-    words = r"trust\.options.*: fit_stacked cannot be made of .*unexpected keyword argument 'num_folds'"
+    words = r"trust\.options.*: fit_stacked takes network_rows.*, and not .*unexpected keyword argument 'num_folds'"
     config = CONFIG.model_copy(update={"options": {"stacked": {"num_folds": 3}}})
     with pytest.raises(ConfigError, match=words):
         fit_rows("stacked", drawn(300).rows, config, seed=3, origin={})
