@@ -185,8 +185,8 @@ def assign_folds(
                 "folds of a fit; label rows of more groups, or set trust.kind: internal_confidence"
             )
         by_id = np.argsort(row_ids_M)
-        deal = StratifiedGroupKFold(folds, shuffle=True, random_state=derive(seed, "stack folds"))
-        parts = deal.split(np.zeros((len(by_id), 1)), correct_M[by_id], cluster_M[by_id])
+        splitter = StratifiedGroupKFold(folds, shuffle=True, random_state=derive(seed, "stack folds"))
+        parts = splitter.split(np.zeros((len(by_id), 1)), correct_M[by_id], cluster_M[by_id])
         for fold, (_, held) in enumerate(parts):
             fold_M[by_id[held]] = fold
         return fold_M

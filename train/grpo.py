@@ -1,9 +1,9 @@
 """Group relative policy optimisation (GRPO; Shao et al. 2024, arXiv 2402.03300) on the selected prompts.
 
-The engine is TRL's ``GRPOTrainer``; the paper's is VeRL. Our code draws the answers
-(``train.rollouts``, ``train.rollouts_vllm``), rewards them, orders the rows and monitors the training. Each batch of
-prompts gives one optimizer step, so that answers never come from older weights and no checkpoint contains them. The
-reward is 1 if the label of an answer is the row's selected label.
+The engine is TRL's ``GRPOTrainer``; the paper's is VeRL. Our code draws the answers (``train.rollouts``,
+``train.rollouts_vllm``), rewards them, orders the rows and monitors the training. Each batch of prompts gives one
+optimizer step, so that answers never come from older weights and no checkpoint contains them. The reward is 1 if the
+label of an answer is the row's selected label.
 """
 
 import os
@@ -23,7 +23,7 @@ from transformers.utils.logging import disable_progress_bar
 from curation.config import DomainConfig
 from curation.config.models import GrpoConfig
 from curation.domains import Domain, get_domain
-from curation.errors import ConfigError, SourceError
+from curation.errors import ConfigError
 from curation.escaping import get_logger
 from curation.json_types import JsonView
 from curation.models import check_tokens, fetch_model, load_tokenizer
@@ -43,7 +43,7 @@ from train.models import (
 from train.rollouts import Rollout, Rollouts, RolloutTask, TransformersRollouts, Wanted, grade, make_seeds
 from train.rollouts_vllm import VllmRollouts, is_vllm_backend
 from train.tokens import prompt_ids
-from train.trainer import Guarded, make_arguments, train_student
+from train.trainer import Guarded, check_lengths, make_arguments, train_student
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # its rollout_func is pinned by constraints.txt
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -56,8 +56,8 @@ log = get_logger(__name__)
 CHECKPOINT_SHARE = 0.1
 """The share of the steps between two checkpoints; a killed worker loses at most this much."""
 LOGGING_SHARE = 0.005
-"""The share of the steps between two points of a recorded curve: means over these steps, but of ``grad_norm`` and
-``learning_rate`` the values of the last one. After a kill, the first point is of the steps since the checkpoint."""
+"""The share of the steps between two points of a curve. A point is the mean over these steps, but the last value for
+``grad_norm`` and ``learning_rate``. After a kill, the first point is of the steps since the checkpoint."""
 CURVES = {
     **{name: name for name in ("step", "reward", "parsed", "kl", "entropy", "truncated")},
     **{name: name for name in ("grad_norm", "gap", "learning_rate", "reward_errors")},
@@ -114,10 +114,7 @@ def reinforce(
     progress: Callable[[int, int, str], None] | None = None,
     kept: StoredCheckpoints | None = None,
 ) -> TrainingRecord:
-    """Train ``base`` and save the result; all, errors too, is as for :meth:`train.sft.RowTrainer.train_on`.
-
-    Over-long prompts are dropped and counted.
-    """
+    """Train ``base`` and save the result, as :meth:`train.sft.RowTrainer.train_on`; over-long prompts are dropped."""
     start, config = time.monotonic(), resolve_compute_dtype(config, base)
     set_seed(seed)
     disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -151,7 +148,7 @@ def reinforce(
         trainer.complete(unfinished)
     finally:
         rollouts.close()
-    # What the last entry has of steps after the last point has no loss.
+    # The last entry, of steps after the last point, has no loss.
     history = [entry for entry in trainer.state.log_history if {"reward", "loss"} <= entry.keys()]
     record = TrainingRecord(
         num_rows=len(tasks),
@@ -169,18 +166,13 @@ def reinforce(
 def _make_tasks(tokenizer: Any, questions: Questions, config: GrpoConfig, *, name: str) -> list[RolloutTask]:
     """Return the rows whose prompts are short enough as tasks."""
     prompts = questions.prompts
-    if not prompts:
-        raise SourceError(f"{name}: no rows to train on; a selection of at least one row is needed")
     ids = prompt_ids(tokenizer, prompts, chat_template=config.chat_template)
     tasks = [
         RolloutTask(row_id=example["row_id"], prompt=prompt, example=example, label=label)
         for prompt, label, example in zip(ids, questions.labels, questions.examples, strict=True)
         if len(prompt) <= config.max_length
     ]
-    if num_long := len(prompts) - len(tasks):
-        log.warning("%s: %d of %d prompts exceed %d tokens", name, num_long, len(prompts), config.max_length)
-    if not tasks:
-        raise SourceError(f"{name}: all {len(prompts)} prompts exceed max_length {config.max_length}; raise it")
+    check_lengths(name, "prompts", num=len(prompts), num_kept=len(tasks), max_length=config.max_length)
     if num_without := sum(task.label is None for task in tasks):
         log.warning("%s: %d of %d rows have no label; their rewards are all 0", name, num_without, len(tasks))
     return tasks
@@ -225,7 +217,7 @@ def _make_arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed:
             "dtype": config.compute_dtype,
         },
         trust_remote_code=base.code is not None,
-        # what is kept and told
+        # checkpoints and logs
         save_steps=CHECKPOINT_SHARE,
         logging_steps=LOGGING_SHARE,
         log_completions=False,

@@ -1,12 +1,11 @@
 """Draws a student's own answers while it learns, and rewards them.
 
-Each answer has a random stream of its own, from the run's seed, its prompt's place in the training and its number in
-the group. So neither the number of workers nor a restart changes what is drawn, up to the rounding of the model itself.
+Each answer has its own random stream, from the run's seed, its prompt's place in the training and its number in the
+group. So neither the number of workers nor a restart changes the answers, up to the rounding of the model itself.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,14 +51,10 @@ class GradedAnswer(NamedTuple):
 def grade(domain: Domain, tasks: Sequence[RolloutTask], texts: Sequence[str]) -> list[GradedAnswer]:
     """Return the grade of each answer by the domain."""
     read = [attempt(domain.parse, text, task.example) for task, text in zip(tasks, texts, strict=True)]
-    asked = [
-        place
-        for place, (task, (_, problem)) in enumerate(zip(tasks, read, strict=True))
-        if not problem and task.label is not None
-    ]
-    labels, golds = [read[place][0] for place in asked], [str(tasks[place].label) for place in asked]
-    checked = check_labels(domain, labels, golds, [tasks[place].example for place in asked])
-    verdicts = dict(zip(asked, checked, strict=True))
+    gradable = [place for place, task in enumerate(tasks) if not read[place][1] and task.label is not None]
+    labels, golds = [read[place][0] for place in gradable], [str(tasks[place].label) for place in gradable]
+    checked = check_labels(domain, labels, golds, [tasks[place].example for place in gradable])
+    verdicts = dict(zip(gradable, checked, strict=True))
     found = []
     for place, (label, problem) in enumerate(read):
         verdict, parsed = verdicts.get(place, False), label is not None
@@ -128,14 +123,21 @@ class TransformersRollouts(Rollouts):
 
     def draw(self, wanted: Sequence[Wanted], trainer: Any) -> list[Rollout]:
         """Return the answers; see :meth:`Rollouts.draw`. Prompts of similar length share a batch."""
+        from trl.models.utils import unwrap_model_for_generation
+
         order = sorted(range(len(wanted)), key=lambda place: len(wanted[place].prompt), reverse=True)
         found: dict[int, Rollout] = {}
-        with _generating(trainer) as model:
+        how = {"gradient_checkpointing_kwargs": trainer.args.gradient_checkpointing_kwargs}
+        unwrapped = unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator, **how)
+        with unwrapped as model, torch.no_grad():
+            was_training = model.training
+            model.eval()
             while len(found) < len(wanted):
                 rest = order[len(found) :]
                 size = max(1, BATCH_TOKENS // (len(wanted[rest[0]].prompt) + self._config.max_tokens))
                 answers = self._draw(model, [wanted[place] for place in rest[:size]])
                 found.update(zip(rest[:size], answers, strict=True))
+            model.train(was_training)
         return [found[place] for place in range(len(wanted))]
 
     def _draw(self, model: Any, wanted: Sequence[Wanted]) -> list[Rollout]:
@@ -176,24 +178,3 @@ class TransformersRollouts(Rollouts):
             ids_BT, mask_BT = token_B1, torch.cat([mask_BT, torch.ones_like(token_B1)], dim=1)
             read = {"position_ids": read["position_ids"][:, -1:] + 1, "past_key_values": output.past_key_values}
         return list(map(self._cut, tokens, logprobs))
-
-
-@contextmanager
-def _generating(trainer: Any) -> Iterator[Any]:
-    """Yield the trained model with all its weights here, in evaluation mode, as TRL itself generates with it."""
-    from trl.models.utils import unwrap_model_for_generation
-
-    with (
-        unwrap_model_for_generation(
-            trainer.model_wrapped,
-            trainer.accelerator,
-            gradient_checkpointing_kwargs=trainer.args.gradient_checkpointing_kwargs,
-        ) as model,
-        torch.no_grad(),
-    ):
-        was_training = model.training
-        model.eval()
-        try:
-            yield model
-        finally:
-            model.train(was_training)

@@ -1,7 +1,7 @@
 """Rollouts by a vLLM engine in the training's own process, which shares its GPU and sleeps while the weights train.
 
-Before each draw the engine gets the current weights. An adapter is added to copies of them, one layer at a time, so
-that a draw leaves the trained weights bit by bit as they were (TRL merges and unmerges in place; bfloat16 drifts so).
+Before each draw the engine gets the current weights. An adapter is added to copies of them, one layer at a time: TRL
+merges and unmerges it in place, by which trained weights in bfloat16 would drift.
 """
 
 import gc
@@ -65,19 +65,6 @@ def _find_vllm_problem(architecture: str, *, on_gpu: bool) -> str | None:
     return None
 
 
-def _find_ranks() -> dict[str, int]:
-    """Return the environment variables that vLLM lacks to find its place in a group of workers.
-
-    Ray Train sets them, but a group left by an earlier engine has none. They hold only while the engine starts, since a
-    process that starts later would take itself for a member of the group.
-    """
-    if not torch.distributed.is_initialized():
-        return {}
-    rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    wanted = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size}
-    return {name: number for name, number in wanted.items() if name not in os.environ}
-
-
 class VllmRollouts(Rollouts):
     """Draws by a vLLM engine, each answer with its own seed."""
 
@@ -91,10 +78,9 @@ class VllmRollouts(Rollouts):
         dtype: str,
         longest_prompt: int,
     ) -> None:
-        """Start an engine of ``model``, the base; all workers of a training start theirs together.
+        """Start an engine of ``model``, the base, or raise ``ModelError``; all workers start theirs together.
 
-        ``dtype`` is the type of the engine's weights and cache, ``longest_prompt`` is in tokens. Raise ``ModelError``
-        if it does not start.
+        ``dtype`` is the type of the engine's weights and cache, ``longest_prompt`` is in tokens.
         """
         super().__init__(tokenizer, config.rollouts, ends)
         set_environment(VLLM_LOGGING_LEVEL="WARNING")
@@ -105,9 +91,15 @@ class VllmRollouts(Rollouts):
         ranks = config.rollouts.tensor_parallel
         answers = config.global_batch_size * config.group_size // config.num_workers * ranks
         self._group = _make_group(ranks)
+        # Variables by which vLLM finds its place in a group of workers. Ray Train sets them, but a group left by an
+        # earlier engine has none. They hold only while the engine starts: a later process would join the group.
+        places: dict[str, int] = {}
+        if not self._owns_group:
+            rank = torch.distributed.get_rank()
+            places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": torch.distributed.get_world_size()}
         set_num_threads = torch.set_num_threads
         try:
-            with patch_environment(**_find_ranks()):
+            with patch_environment(**{name: place for name, place in places.items() if name not in os.environ}):
                 self._llm: Any = _start(
                     config,
                     model,
@@ -153,7 +145,12 @@ class VllmRollouts(Rollouts):
         prompts = [{"prompt_token_ids": item.prompt} for item in together]
         found = self._llm.generate(prompts, params, use_tqdm=False)
         self._sleep()
-        return [self._make_rollout(output.outputs[0]) for output in found[start : start + len(wanted)]]
+        rollouts = []
+        for answer in (output.outputs[0] for output in found[start : start + len(wanted)]):
+            logprobs = [answer.logprobs.logprobs[first] for first in answer.logprobs.start_indices]
+            rollout = self._cut(list(answer.token_ids), logprobs)
+            rollouts.append(rollout._replace(truncated=rollout.truncated and answer.finish_reason == "length"))
+        return rollouts
 
     def close(self) -> None:
         """End the engine and free its memory; in a group of workers it sleeps on and ends with its process."""
@@ -179,15 +176,9 @@ class VllmRollouts(Rollouts):
         self._llm.reset_prefix_cache()
 
     def _sleep(self) -> None:
-        """Free the weights and the cache, which are made anew for the next draw."""
+        """Free the engine's weights and cache until the next draw."""
         if self._sleeps:
             self._llm.sleep(level=2)
-
-    def _make_rollout(self, output: Any) -> Rollout:
-        flat = output.logprobs
-        logprobs = [flat.logprobs[start] for start in flat.start_indices]
-        found = self._cut(list(output.token_ids), logprobs)
-        return found._replace(truncated=found.truncated and output.finish_reason == "length")
 
 
 def _make_group(size: int) -> Any:

@@ -1,10 +1,9 @@
-"""Fits the default trust function, a cross-fitted stack that is never below the free signals (``trust.stacked``).
+"""Fits the default trust function, a cross-fitted stack that falls back to a free signal (``trust.stacked``).
 
-The labelled rows fall into folds by a seeded hash. Members read the states: a linear probe of each state and one of all
-side by side (``train.probes``), where labels are a closed set a probe of the class (``train.probes``), and from
-``network_rows`` rows on a network a fold, fitted on the other folds. A row's logits come from weights that
-have not seen it. Then the whole stack is taken, unless cross-validation finds a simpler function ahead of it: one free
-signal, or the numbers of the answers together.
+A seeded hash assigns the labelled rows to folds. Members read the states: a linear probe of each state and one of all
+together, a probe of the class if labels are a closed set (``train.probes``), and with ``network_rows`` rows or more one
+network per fold. A row's logits come from weights that were fitted without it. The whole stack is chosen unless
+cross-validation finds a simpler function better: one free signal, or the numbers of the answers together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -96,10 +95,9 @@ def fit_confidence(
 
 
 class _Stack:
-    """The labelled rows that are used, and the members fitted on them."""
+    """The labelled rows that are in a part, and the members fitted on them."""
 
     def __init__(self, rows: LabelledRows, config: TrustConfig, seed: int) -> None:
-        """Use all of ``rows`` that are in a part."""
         self._rows, self._config, self._seed = rows, config, seed
         self._used_M = np.flatnonzero(rows.part_N >= 0)
         self.correct_M = rows.correct_N[self._used_M]
@@ -131,7 +129,7 @@ class _Stack:
 
     @cached_property
     def free(self) -> Sequence[Candidate]:
-        """The candidates of one free signal that differs between rows, best AUC first; else one of the first number."""
+        """A candidate for each free signal that differs between rows, best AUC first, or for the first number."""
         names = free_of(self._numbers)
         columns = {name: trust.column for name in names if isinstance(trust := TRUST[name], Column)}
         stored = {name: column for name, column in columns.items() if column in self._numbers}
@@ -150,7 +148,7 @@ class _Stack:
 
     @cached_property
     def _projected(self) -> tuple[LabelledRows, PrincipalComponents | None]:
-        """The rows with their states behind the components of the used rows' states, and these, if there are any."""
+        """The rows with their states projected on the principal components of the used rows, and these components."""
         used_N = np.where(self._rows.part_N >= 0, np.int8(FIT), np.int8(UNUSED))
         pca = compute_components(self._rows._replace(part_N=used_N), self._config)
         return self._rows if pca is None else project_rows(self._rows, pca), pca

@@ -1,7 +1,6 @@
 """Rows of a selection as token ids, in batches whose order follows from the seed.
 
-Each worker tokenises the rows once, into a file on its disk that is mapped into memory; in memory it keeps the length
-and the order of each row.
+Each worker tokenises the rows once into a file that is mapped into memory; in memory it has each row's length.
 """
 
 import hashlib
@@ -90,9 +89,9 @@ class Division(BatchSampler):
         self._epoch = epoch
 
     def micro_batch(self, epoch: int, number: int) -> Int64s:
-        """Return the rows of micro-batch ``number`` of an epoch; the last step may have fewer or none.
+        """Return the rows of micro-batch ``number`` of an epoch; those of the last step may have fewer rows or none.
 
-        Rows of similar length go to the workers at the same time.
+        At any time, all workers have rows of similar length.
         """
         step, turn = divmod(number, self.num_per_step)
         num_turns = min(self.num_per_step, self.num_per_epoch - step * self.num_per_step)
@@ -130,10 +129,8 @@ class TokenRows(Dataset[TrainingRow]):
             self._rows = ArrowRows.from_file(file)
         lengths_N = np.concatenate(lengths)
         fits_N = lengths_N <= config.max_length
-        self.digest = digest.hexdigest()
-        """Digest of all rows."""
-        self.num_rows = len(row_ids_N)
-        """The number of all rows."""
+        self.digest, self.num_rows = digest.hexdigest(), len(row_ids_N)
+        """Digest and number of all rows, with those that are too long."""
         self.lengths_N = lengths_N[fits_N]
         """The number of tokens of each row."""
         self.dropped_M: Int64s = row_ids_N[order_N[~fits_N]]
@@ -155,8 +152,7 @@ def _tokenize(table: pa.Table, tokenizer: Any, config: LmStudentConfig, answers:
         texts = table[name].to_pylist()
         completions = texts if name == "completion" else map(format_continuation, prompts, texts)
         found.append(tokenize(tokenizer, list(map(Pair, prompts, completions)), None, chat_template=template))
-    worse = [{"rejected": row["input_ids"]} for row in found[1]] if len(found) > 1 else [{} for _ in row_ids]
-    rows: list[Any] = [
-        {"row_id": row_id, **row, **other} for row_id, row, other in zip(row_ids, found[0], worse, strict=True)
-    ]
+    rows: list[Any] = [{"row_id": row_id, **row} for row_id, row in zip(row_ids, found[0], strict=True)]
+    for row, worse in zip(rows, found[1] if len(found) > 1 else (), strict=False):
+        row["rejected"] = worse["input_ids"]
     return rows

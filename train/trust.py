@@ -1,4 +1,4 @@
-"""Fits trust functions: those that have a ``fit`` by a worker of Ray Train, the others in this process.
+"""Fits trust functions: those with a ``fit`` in a worker of Ray Train, the others in this process.
 
 On several nodes ``output`` is a directory that all of them share, or in an object store.
 """
@@ -40,7 +40,7 @@ from train.probes import ClosedLabels, with_classes
 from train.trust_loop import LabelledRows, Note, drop_note, fit_arrays, note_part
 
 BY_FOLDS = ("stacked", "fitted_confidence")
-"""The trust functions that read all labelled rows by folds of their own, so that no part of them needs both classes."""
+"""Trust functions that are cross-fitted on all labelled rows, so that no part of the rows needs both classes."""
 
 
 def fit_trust(
@@ -54,7 +54,7 @@ def fit_trust(
     closed: ClosedLabels | None = None,
     update: Update = lambda standing: None,
 ) -> TrustRef:
-    """Fit the trust function ``kind`` on labelled rows and save it to ``output``: where it has a ``fit``, by a worker.
+    """Fit the trust function ``kind`` on labelled rows and save it to ``output``.
 
     ``closed``: the labels, if they are a closed set that the function reads. ``update`` receives the steps of networks.
 
@@ -172,7 +172,7 @@ def fit_deep_ensemble(
 def compute_components(
     rows: LabelledRows, config: TrustConfig, default: int | None = None
 ) -> PrincipalComponents | None:
-    """Return as many principal components of the fit rows' states as ``config`` requests, or None without any."""
+    """Return as many principal components of the fit rows' states as ``config`` requests, or None if that is 0."""
     fit_F, width = rows.places(FIT), sum(rows.sizes[: len(config.states)])
     size = min(default or 0, width, len(fit_F) - 1) if config.pca is None else config.pca
     if size < 1:
@@ -221,7 +221,7 @@ def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
 
 
 def check_parts(rows: LabelledRows, config: TrustConfig) -> None:
-    """Raise an error if a function of these settings could not be fitted on these rows.
+    """Check that a function of these settings can be fitted on these rows.
 
     Raises:
         DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.

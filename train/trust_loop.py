@@ -79,7 +79,7 @@ class LabelledRows(NamedTuple):
 
 
 Note = Callable[[int, int, str], None]
-"""A function that receives the steps done, how many there may be, and words on the quality of the fit so far."""
+"""A function that receives the steps done, their maximum, and words on the quality of the fit so far."""
 
 
 def drop_note(done: int, total: int, words: str) -> None:
