@@ -56,8 +56,8 @@ def load_base(base: ModelRef, config: LmStudentConfig) -> "PreTrainedModel":
     """Return the base of a training on the CPU; raise ``ConfigError`` if it has an adapter.
 
     With a new adapter none of its weights are trained, so they have the training's compute type, which saves memory and
-    autocast's conversions. Weights that are trained are float32, since an update of AdamW below 1/256 of a weight is lost
-    in bfloat16 (master weights; Micikevicius et al. 2018, arXiv 1710.03740).
+    autocast's conversions. Weights that are trained are float32, since an update of AdamW below 1/256 of a weight is
+    lost in bfloat16 (master weights; Micikevicius et al. 2018, arXiv 1710.03740).
     """
     if base.adapter is not None:
         raise ConfigError(f"{base.base}: {ADAPTER_MEND}")

@@ -2,8 +2,7 @@
 
 The source rows fall into ``folds`` folds, by a seeded hash of the row's question or of its group (``splits.group``), so
 that rows of a group (a subject, a theme) stay on one side. A trial holds one fold out: neither its fit nor early
-stopping nor calibration sees a row of it. All trials read the same rows, those with every input that a point may
-read.
+stopping nor calibration sees a row of it. All trials read the same rows: those with every input of the space.
 """
 
 import time
@@ -60,15 +59,11 @@ class TrialRows(NamedTuple):
     """The cluster of each row, which no part of a fit divides either, or None if ``splits.group`` is not set."""
 
     def rows(self, trust: TrustConfig, fold: Fold) -> LabelledRows:
-        """Return the rows in the parts that a fit with these settings reads.
-
-        Raise as :func:`train.trust.check_parts` if no function of these settings could be fitted on them.
-        """
-        all_rows = trust.model_copy(update={"source_share": 1.0})  # of the rows that there are
+        """Return the rows in the parts that a fit with these settings reads; :func:`train.trust.check_parts` raises."""
+        all_rows = trust.model_copy(update={"source_share": 1.0})  # read_source has applied it
         part_N = assign_parts(self.row_ids_N, all_rows, fold.seed, unit_N=self.cluster_N)
         held_out_N = self.held_out_N(fold)
-        left_out_N = held_out_N if trust.fit_on == "all" else held_out_N | ~self.parsed_N
-        part_N[left_out_N] = UNUSED
+        part_N[held_out_N if trust.fit_on == "all" else held_out_N | ~self.parsed_N] = UNUSED
         inputs = [self.inputs[name] for name in trust.inputs]
         found = LabelledRows(
             hidden_ND=join_inputs(inputs),
@@ -131,7 +126,7 @@ def read_source(
 
 
 def check_folds(source: TrialRows, first: Fold) -> None:
-    """Raise if no trial could be measured on these rows, which are divided as for the fold ``first``.
+    """Check that trials can be measured on these rows, which are divided as for the fold ``first``.
 
     Raises:
         ConfigError: fewer rows or groups than folds.

@@ -1,8 +1,8 @@
 """A search for a trust function: the trials, the finalists on other folds and seeds, and the choice.
 
-Trials are numbered; a number's point never depends on the machine. Optuna's tree-structured Parzen estimator (Bergstra
-et al., NeurIPS 2011) proposes trial k from the results of trials 0 to k - ``AHEAD`` alone, told in their order: so a
-search that was killed, or ran with another number of trials at once, tries the same points.
+Optuna's tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011) proposes trial k from the results of trials 0
+to k - ``AHEAD`` alone, in their order. So a search tries the same points after a kill or with another number of trials
+at once.
 
 The best of many trials looks better than it is. So the best few are fitted again, on every fold and several seeds, each
 beside the default on the same rows and with the same seed, and the default stays unless a finalist is proven
@@ -13,7 +13,7 @@ better. Folds share rows, so their differences are dependent: the interval is th
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +25,6 @@ from curation.arrays import Float64s
 from curation.config import TuneConfig
 from curation.errors import RunFailedError
 from curation.hashing import derive
-from curation.json_types import Json
 from curation.report import describe_point
 from curation.telemetry.standing import Standing, Update
 from tune.fits import Fits, Trial
@@ -95,10 +94,6 @@ class Choice:
     """The best trial's value in the search minus the mean of its new fits: the gain that comes only from choosing the
     best of many."""
 
-    def to_json(self) -> Json:
-        """Return the choice as a JSON object."""
-        return asdict(self)
-
 
 class SearchResult(NamedTuple):
     """The result of a search, with its trials."""
@@ -115,13 +110,7 @@ class SearchResult(NamedTuple):
 
 
 def search(
-    fits: Fits,
-    space: Space,
-    config: TuneConfig,
-    *,
-    seed: int,
-    say: Callable[[str], None],
-    update: Update,
+    fits: Fits, space: Space, config: TuneConfig, *, seed: int, say: Callable[[str], None], update: Update
 ) -> SearchResult:
     """Try the points of a space, and choose among the best of them and the default.
 
@@ -146,7 +135,12 @@ def search(
     one, every = make_folds(config, seed)
     trials = fits.run("trials", proposals.ask, [one] * num, on_done=on_done)
     default = Point.default(space.base)
-    finalists = _choose_finalists(trials, config.finalists)
+    at_points: dict[str, Trial] = {}  # trials at the same point count once
+    for trial in _rank_trials(trials):
+        at_points.setdefault(json.dumps([trial.kind, dict(trial.drawn)], sort_keys=True), trial)
+    if not at_points:
+        raise _without_result("every trial", trials)
+    finalists = list(at_points.values())[: config.finalists]
     drawn = [{key: value for key, value in trial.drawn.items() if key != KIND} for trial in finalists]
     points = [default, *(space.point(trial.kind, values) for trial, values in zip(finalists, drawn, strict=True))]
     say(f"the best {len(finalists)} and the default: {len(every)} fits each on other folds and seeds")
@@ -196,16 +190,6 @@ def _rank_trials(trials: Sequence[Trial]) -> list[Trial]:
     """Return the trials that succeeded, the best first."""
     valued = [(-trial.outcome.value, trial.number, trial) for trial in trials if trial.outcome is not None]
     return [trial for _, _, trial in sorted(valued, key=lambda item: item[:2])]
-
-
-def _choose_finalists(trials: Sequence[Trial], num: int) -> list[Trial]:
-    """Return the best trials at different points."""
-    found: dict[str, Trial] = {}
-    for trial in _rank_trials(trials):
-        found.setdefault(json.dumps([trial.kind, dict(trial.drawn)], sort_keys=True), trial)
-    if not found:
-        raise _without_result("every trial", trials)
-    return list(found.values())[:num]
 
 
 def _without_result(what: str, trials: Sequence[Trial]) -> RunFailedError:
