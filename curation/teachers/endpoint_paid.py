@@ -77,7 +77,7 @@ class Spending:
         return None if price is None else price.of(*self.tokens)
 
 
-class _At(NamedTuple):
+class _LineRange(NamedTuple):
     """Byte range of a line in a file."""
 
     file: str
@@ -91,7 +91,7 @@ class Paid:
     def __init__(self, folder: str | None) -> None:
         self._folder: Place | None = None if folder is None else to_place(folder)
         self.spending = Spending()
-        self._kept: dict[str, AnsweredRow | _At] = {}
+        self._kept: dict[str, AnsweredRow | _LineRange] = {}
         self._elsewhere: dict[str, tuple[str, str]] = {}  # questions of others: the file, and what is open in it
         self._read: dict[str, int] = {}
         self._name, self._number, self._num_written, self._refreshed = uuid.uuid4().hex, 0, 0, 0.0
@@ -104,7 +104,7 @@ class Paid:
     def find(self, key: str) -> AnsweredRow | None:
         """Return the recorded answer to a question, or None."""
         found = self._kept.get(key)
-        if isinstance(found, _At):
+        if isinstance(found, _LineRange):
             assert self._folder is not None, "only files have places"
             line = read_range(self._folder / found.file, found.start, found.stop)
             return restore_row(json.loads(line)["answer"])
@@ -118,7 +118,7 @@ class Paid:
         name, number = self._elsewhere.get(key, ("", ""))
         if number not in self.spending.open:
             return False
-        return abs(time.time() - (self._folder / name).stat().st_mtime) < ALIVE_SECONDS  # or its clock is another one
+        return abs(time.time() - (self._folder / name).stat().st_mtime) < ALIVE_SECONDS  # clocks may differ
 
     def sent(self, most: Usage, key: str | None = None) -> int:
         """Record that a question with at most so many tokens is being sent, and return its number."""
@@ -194,9 +194,9 @@ class Paid:
         for raw in content.splitlines(keepends=True):
             if not raw.endswith(b"\n"):
                 break
-            at = _At(name, start + taken, start + taken + len(raw))
+            at = _LineRange(name, start + taken, start + taken + len(raw))
             taken += len(raw)
-            with suppress(ValueError, KeyError, TypeError):  # a line that a power cut left half
+            with suppress(ValueError, KeyError, TypeError):  # a line that a power cut has damaged
                 line = json.loads(raw)
                 if "sent" in line:
                     spending.open[f"{of}-{line['sent']}"] = Usage(*line["tokens"])

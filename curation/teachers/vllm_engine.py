@@ -126,7 +126,7 @@ class Engine:
             turn = start_turn(list_shared_gpus(config.actors.num_gpus))
             loaded = contextlib.nullcontext(model) if model.adapter is None else merged(model, dtype=config.dtype)
             with _log_to(self._log.fileno()), loaded as weights, turn:
-                is_refused = True  # by what comes before the device, as everywhere
+                is_refused = True  # an error before the device is used would occur on every node
                 settings = self._run_in_thread(_make_settings, config, weights, max_positions, ring)
                 is_refused = False
                 self._engine = self._run_in_thread(_start_engine, settings)
