@@ -79,12 +79,7 @@ def make_engine_arguments(ref: ModelRef) -> Json:
     """Return arguments with which vLLM's engine reads a model's checked files, running code only if allowed."""
     check_files(ref)
     revisions = dict.fromkeys(("revision", "code_revision", "tokenizer_revision"), get_hub_revision(ref))
-    return {
-        "model": ref.base,
-        **revisions,
-        "trust_remote_code": ref.code is not None,
-        "load_format": "safetensors",
-    }
+    return {"model": ref.base, **revisions, "trust_remote_code": ref.code is not None, "load_format": "safetensors"}
 
 
 def check_files(ref: ModelRef) -> None:

@@ -1,11 +1,11 @@
-"""The process that holds a model and works on chunks of tables. It survives rows that kill it.
+"""The process that holds a model and works on chunks of tables. Ray restarts it after a row that kills it.
 
 A dataset of Ray Data maps its rows, which are calls for chunks of a pass, by this class. A call writes fragments and
-reports their names to the work queue (:mod:`curation.passes.work_queue`). They are no outputs of the call, since Ray
-replays a call that died without the outputs that it had delivered, whichever those were. A process serves pass after
-pass, and several at once if they use the same model. If a process dies, Ray restarts it and replays its calls without a
-limit; the work queue sets the limit, and tells the new process which rows are done and which row kills processes
-(:mod:`curation.passes.poison` finds it). A process whose model hangs, or does not start, ends itself.
+reports their names to the work queue (:mod:`curation.passes.work_queue`) instead of returning them, since Ray replays
+the calls of a dead process without their earlier outputs. A process serves pass after pass, and several at once if they
+use the same model. If a process dies, Ray restarts it and replays its calls without a limit; the work queue sets the
+limit, and tells the new process which rows are done and which row kills processes (:mod:`curation.passes.poison` finds
+it). A process whose model hangs, or does not start, ends itself.
 """
 
 import faulthandler
@@ -62,7 +62,7 @@ class ModelActor:
         call = Call(index, pass_id)
         try:
             self._work(call)
-        except Exception as problem:  # it ends one pass, not the dataset
+        except Exception as problem:  # ends one pass, not the dataset
             ray.get(self._queue.fail.remote(pass_id, _pickle_error(problem)))
         return calls
 
@@ -142,7 +142,7 @@ def _pickle_error(error: Exception) -> bytes:
     try:
         found: bytes = ray.cloudpickle.dumps(error)  # type: ignore[no-untyped-call]
         ray.cloudpickle.loads(found)
-    except Exception:  # a stranger's exception may hold what cannot be pickled, or read again
+    except Exception:  # an exception of other code may hold objects that cannot be pickled, or not unpickled
         return _pickle_error(RunFailedError(f"{type(error).__name__}: {error}"))
     return found
 

@@ -127,7 +127,7 @@ class ModelDataset:
         self._failure = self._failure or RunFailedError("the actors that worked on this pass were ended")
         with suppress(ray.exceptions.RayError):
             if not ray.get(self._queue.close.remote()):
-                logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # it would say that it failed
+                logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # it would report a failure
                 ray.kill(self._queue)
         self._thread.join(timeout=CLOSING_SECONDS)
 
@@ -160,7 +160,7 @@ class ModelDataset:
         logging.getLogger("ray.data.exceptions").addFilter(news.hide_full_store)
         context = ray.data.DataContext.get_current().copy()
         context.enable_progress_bars = False
-        context.target_max_block_size = 1  # each row is a block of its own: it does not wait for the next one
+        context.target_max_block_size = 1  # each row is a block, so that it does not wait for the next one
         context.autoscaling_config.actor_pool_util_upscaling_threshold = UPSCALING
         config = self._actors
         held = nodes.make_ray_options({**config.each, "CPU": self._num_cpus if self._hold_cpus else 0})

@@ -78,7 +78,7 @@ class Starts:
     num: Counter[str] = field(default_factory=Counter)
     """Number of starts of each actor since it last finished any work."""
     refused: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Reasons why the model did not start since then, by actor and node; the last one stands last."""
+    """Reasons why the model did not start since then, by actor and node, the latest last."""
 
     def begin(self, actor: str) -> None:
         """Record that a process of an actor begins the pass; raise ``RunFailedError`` after too many without work."""
@@ -101,7 +101,7 @@ class Starts:
         nodes.pop(node, None)
         nodes[node] = why
 
-    def got_on(self, actor: str) -> None:
+    def record_work(self, actor: str) -> None:
         """Record that an actor's process has done something."""
         del self.num[actor]
         self.refused.pop(actor, None)

@@ -49,10 +49,10 @@ class PoisonSearch:
         """Whether no process has died in the chunk."""
         return self.num_deaths == 0
 
-    def begin(self, *, max_row_retries: int, taken_along: bool = False) -> None:
-        """Begin a new attempt; the unfinished piece killed the last one, unless that died with its node or driver."""
+    def begin(self, *, max_row_retries: int, died_with_node: bool = False) -> None:
+        """Begin a new attempt; the unfinished piece killed the last one, unless its node or driver died."""
         lost, self.under_way = self.under_way, []
-        if not lost or taken_along:
+        if not lost or died_with_node:
             return
         self.num_deaths += 1
         self.suspect = [piece for piece in self.suspect if piece != lost]

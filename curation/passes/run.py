@@ -113,7 +113,7 @@ def make_dataset(asked: AskConfig, *, name: str = "model", hold_cpus: bool = Tru
     of_nodes = [node["Resources"].get("CPU", 0) for node in nodes.list_living()]
     actors = asked.actors
     cpus = actors.cpus(asked.backend, of_nodes)
-    if not hold_cpus:  # then Ray would start more than there is room for
+    if not hold_cpus:  # Ray would start more actors than there is room for
         most = max(1, min(actors.max, int(sum(of_nodes) // cpus)))
         least = {name: min(most, value) for name in ("min", "initial") if (value := getattr(actors, name)) is not None}
         actors = actors.model_copy(update={"max": most, **least})
@@ -166,8 +166,7 @@ class Tally:
         used = note.get("spent", {})
         prompt, output = used.get("tokens", (0, 0))
         if used:
-            spent = ChunkSpent(used["actor"], used["seconds"], written.num_rows, prompt, output)
-            self.of_chunks.append(spent)
+            self.of_chunks.append(ChunkSpent(used["actor"], used["seconds"], written.num_rows, prompt, output))
         with self._lock:
             self.spent = self.spent.plus(Spent(prompt_tokens=prompt, output_tokens=output, chunks=1))
             self._errors.update(note.get("errors", {}))
@@ -194,7 +193,7 @@ class Tally:
                 standing = self._make_standing(look)
                 if self._update is not None:
                     self._update(standing)
-        except (OSError, RuntimeError, ray.exceptions.RayError) as error:  # a full disk is said by what needs it
+        except (OSError, RuntimeError, ray.exceptions.RayError) as error:  # a full disk ends the stage elsewhere
             logger.warning("progress could not be reported: %s", error)
 
     def _make_standing(self, look: Look) -> Standing:
