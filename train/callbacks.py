@@ -23,10 +23,8 @@ from curation.storage.inside import run_around, to_record
 from curation.storage.paths import write_atomically
 from train.launch import find_claim_error, require_claim
 
-SEAL = "sealed.json"
-"""The file in a checkpoint that lists its other files with their sizes."""
-CHECKPOINT_SECONDS = 600.0
-"""Maximum time between two checkpoints, even if the share of steps requires none in between."""
+SEAL = "sealed.json"  # file in a checkpoint that lists its other files with their sizes
+CHECKPOINT_SECONDS = 600.0  # maximum time between two checkpoints, even if the share of steps requires none in between
 
 
 class StoredCheckpoints:

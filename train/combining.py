@@ -30,11 +30,9 @@ from curation.trust.stacked import Combination, Logistic, PiecewiseLinearCalibra
 class Candidate(NamedTuple):
     """A function that may be chosen, with its out-of-fold scores."""
 
-    name: str
-    """``stacked``, ``fitted_confidence``, or a free signal."""
+    name: str  # ``stacked``, ``fitted_confidence``, or a free signal
     combination: Combination
-    raw_M: Float64s
-    """The out-of-fold logits of the M labelled rows."""
+    raw_M: Float64s  # out-of-fold logits of the M labelled rows
 
 
 def choose_candidate(
@@ -77,8 +75,7 @@ NUM_LEADS, LEADS = 2, (4.0, 16.0)
 so that it is penalised less. With few rows the function stays near a lead that the evidence supports; with more
 rows it departs from it. No lead, one, three and five, and one deviation for all sets were tried
 (docs/log/experiments.md)."""
-NEGLIGIBLE = 0.05
-"""Priors with less than this share of the best one's evidence are left out of an average."""
+NEGLIGIBLE = 0.05  # priors with less than this share of the best one's evidence are left out of an average
 LEARNED = 0.1
 """A member's logits of at least this deviation are a column of deviation 1; smaller ones, of a member that has learned
 little, keep their ratio to it, since they would otherwise be noise of full size."""

@@ -53,8 +53,7 @@ with warnings.catch_warnings(action="ignore"):  # of versions of vLLM: draws are
 
 log = get_logger(__name__)
 
-CHECKPOINT_SHARE = 0.1
-"""The share of the steps between two checkpoints; a killed worker loses at most this much."""
+CHECKPOINT_SHARE = 0.1  # share of the steps between two checkpoints; a killed worker loses at most this much
 LOGGING_SHARE = 0.005
 """The share of the steps between two points of a curve. A point is the mean over these steps, but the last value for
 ``grad_norm`` and ``learning_rate``. After a kill, the first point is of the steps since the checkpoint."""
@@ -65,8 +64,7 @@ CURVES = {
     "length": "completions/mean_length",
 }
 """The measure of TRL or :class:`Game` for each curve of the record, by the curve's name."""
-MAX_WEIGHT = 2.0
-"""Maximum importance weight of a token: its probability under the trained model over that of its draw."""
+MAX_WEIGHT = 2.0  # maximum importance weight of a token: its probability under the trained model over that of its draw
 
 
 def train_grpo(base: ModelRef, rows: TableRef, config: GrpoConfig, **how: Any) -> TrainingResult:
@@ -88,8 +86,7 @@ class Questions(NamedTuple):
     prompts: Sequence[str]
     labels: Sequence[str | None]
     """The answers that are rewarded; rows without one are kept, so that all arms have equally many rows."""
-    examples: Sequence[JsonView]
-    """The rows of the pool, with their ``row_id``."""
+    examples: Sequence[JsonView]  # rows of the pool, with their ``row_id``
 
 
 def _learn(

@@ -38,12 +38,10 @@ from curation.storage.paths import Place, Remote, to_place, write_atomically
 from curation.tasks import find_root_error
 from curation.telemetry.standing import Update, follow_progress, note_progress
 
-HEALTH_CHECK_SECONDS = "0.2"
-"""The interval at which Ray Train checks its workers; its default of 2 s dominates short runs."""
+HEALTH_CHECK_SECONDS = "0.2"  # interval at which Ray Train checks its workers; its default of 2 s dominates short runs
 FINAL = (ConfigError, DegenerateSourceError, SourceError, TrainingError)
 """Errors that all workers raise together and would raise again, so that the training is not retried."""
-LOOK_SECONDS = 5.0
-"""The time between two readings of the lease."""
+LOOK_SECONDS = 5.0  # time between two readings of the lease
 NOTE_SECONDS, REMOTE_SECONDS = 1.0, 10.0
 """Minimum seconds between two notes of progress, in a file system and in an object store."""
 

@@ -16,28 +16,23 @@ if TYPE_CHECKING:
     import peft
     from transformers import PreTrainedModel
 
-TRAINING = "training.json"
-"""The file beside a trained model that holds its ``TrainingRecord``."""
+TRAINING = "training.json"  # file beside a trained model that holds its ``TrainingRecord``
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRecord:
     """The record of how a model was trained."""
 
-    num_rows: int
-    """The number of rows trained on."""
+    num_rows: int  # number of rows trained on
     num_dropped: int
     """The number of given rows that were dropped as longer than ``max_length``. 0 for a student that teaches,
     because :mod:`curation.stages.gold` excludes such rows before the selection."""
-    num_epochs: int
-    """The number of passes over the rows, computed from all given rows, including dropped ones."""
-    losses: list[float]
-    """The mean loss of each logging interval; for supervised fine-tuning, in nats per token."""
+    num_epochs: int  # number of passes over the rows, computed from all given rows, including dropped ones
+    losses: list[float]  # mean loss of each logging interval; for supervised fine-tuning, in nats per token
     seconds: float
     curves: dict[str, list[float | None]] = field(default_factory=dict)
     """Further measures by name, with ``step``: one value per logging interval, ``None`` if not measured."""
-    dropped: list[int] = field(default_factory=list)
-    """The ids of the rows that were dropped, ascending."""
+    dropped: list[int] = field(default_factory=list)  # ids of the rows that were dropped, ascending
 
 
 class TrainingResult(NamedTuple):

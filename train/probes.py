@@ -24,8 +24,7 @@ from train.trust_loop import LabelledRows
 
 STRENGTHS = tuple(10.0 ** np.arange(-1, 4.1, 0.5))
 """Strengths of the penalty, for inputs of deviation 1 and a Gram matrix divided by the number of inputs."""
-MOST = 4_096
-"""Maximum number of rows of a fit if rows and numbers both exceed it; the other rows then need no fold."""
+MOST = 4_096  # maximum number of rows of a fit if rows and numbers both exceed it; the other rows then need no fold
 
 
 class Ridge(NamedTuple):
@@ -101,16 +100,14 @@ def _solve_left_out(part_BR: Tensor, residual_BC: Tensor) -> Tensor:
     return residual_BC + added_BC
 
 
-SHARPNESS = 10.0 ** np.arange(-1, 2.6, 0.1)
-"""Factors of the scores, one of which the out-of-fold likelihood chooses."""
+SHARPNESS = 10.0 ** np.arange(-1, 2.6, 0.1)  # factors of the scores, one of which the out-of-fold likelihood chooses
 
 
 class ClosedLabels(NamedTuple):
     """A closed set of labels, and the table with the gold labels of the labelled rows."""
 
     classes: tuple[str, ...]
-    examples: TableRef
-    """The source split, with ``gold``."""
+    examples: TableRef  # source split, with ``gold``
 
 
 def with_classes(rows: LabelledRows, labels: TableRef, closed: ClosedLabels) -> LabelledRows:

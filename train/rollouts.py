@@ -32,8 +32,7 @@ class RolloutTask:
     """A row to learn from."""
 
     row_id: int
-    prompt: list[int]
-    """Token ids."""
+    prompt: list[int]  # token ids
     example: Example
     label: str | None
     """The trusted label: the teacher's, or in gold arms the gold one; ``None`` if unparsed (no answer is right)."""
@@ -44,8 +43,7 @@ class GradedAnswer(NamedTuple):
 
     right: bool
     parsed: bool
-    problem: str | None = None
-    """The reason why the domain could not grade the answer, which then counts as wrong."""
+    problem: str | None = None  # reason why the domain could not grade the answer, which then counts as wrong
 
 
 def grade(domain: Domain, tasks: Sequence[RolloutTask], texts: Sequence[str]) -> list[GradedAnswer]:
@@ -67,23 +65,17 @@ def grade(domain: Domain, tasks: Sequence[RolloutTask], texts: Sequence[str]) ->
 class Wanted(NamedTuple):
     """An answer to be drawn."""
 
-    prompt: list[int]
-    """Token ids."""
-    seed: int
-    """The seed of the answer's random stream, 63 bits."""
+    prompt: list[int]  # token ids
+    seed: int  # seed of the answer's random stream, 63 bits
 
 
 class Rollout(NamedTuple):
     """A drawn answer."""
 
-    tokens: list[int]
-    """The sampled ids, with the end token if it was drawn; at least one."""
-    logprobs: list[float]
-    """Log-probability of each token under the distribution that it was drawn from."""
-    text: str
-    """The text of the answer without special tokens."""
-    truncated: bool
-    """Whether the answer reached ``max_tokens`` without an end."""
+    tokens: list[int]  # sampled ids, with the end token if it was drawn; at least one
+    logprobs: list[float]  # log-probability of each token under the distribution that it was drawn from
+    text: str  # text of the answer without special tokens
+    truncated: bool  # whether the answer reached ``max_tokens`` without an end
 
 
 class Rollouts(ABC):

@@ -28,8 +28,7 @@ log = get_logger(__name__)
 CPU_CACHE_BYTES = 1 << 30
 MAX_RUNNING = 256  # maximum number of answers that an engine runs at once, vLLM's default of ``max_num_seqs``
 
-_asleep: list[Any] = []
-"""The sleeping engines of ended trainings."""
+_asleep: list[Any] = []  # sleeping engines of ended trainings
 
 
 def is_vllm_backend(config: GrpoConfig, architecture: str) -> bool:

@@ -38,10 +38,8 @@ from train.tokens import TrainingRow
 from train.trainer import Guarded, check_lengths, find_loading_variables, make_arguments, train_student
 
 IGNORED = -100
-CHECKPOINT_SHARE = 0.25
-"""The share of the steps between two checkpoints; a killed worker loses at most this much."""
-LOGGING_SHARE = 0.02
-"""The share of the steps between two logged losses."""
+CHECKPOINT_SHARE = 0.25  # share of the steps between two checkpoints; a killed worker loses at most this much
+LOGGING_SHARE = 0.02  # share of the steps between two logged losses
 
 
 def collate(rows: Sequence[TrainingRow], pad: int) -> dict[str, Any]:
@@ -185,8 +183,7 @@ class SftTrainer(RowTrainer):
         return compute_completion_loss(outputs.logits, labels, num_items_in_batch)
 
 
-fine_tune = SftTrainer.train_on
-"""The fine-tuning that each worker does."""
+fine_tune = SftTrainer.train_on  # fine-tuning that each worker does
 
 
 def train_sft(base: ModelRef, rows: TableRef, config: SftConfig, **how: Any) -> TrainingResult:

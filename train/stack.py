@@ -41,8 +41,7 @@ PROOF = 2.0
 stack."""
 NETWORK: JsonView = {"depth": 2, "width": 128, "learning_rate": 1e-3, "max_steps": 1_000, "patience": 200}
 """Settings of the networks; classes weigh the same, so that their logits are those of probabilities."""
-STOPPING = 0.125
-"""The share of the other folds' rows by which a fold's network is stopped early."""
+STOPPING = 0.125  # share of the other folds' rows by which a fold's network is stopped early
 
 
 def fit_stacked(
@@ -103,8 +102,7 @@ class _Stack:
         self.correct_M = rows.correct_N[self._used_M]
         self.num_rows = len(self.correct_M)
         num_right = int(self.correct_M.sum())
-        self.rarer = min(num_right, self.num_rows - num_right)
-        """Number of rows with the rarer outcome."""
+        self.rarer = min(num_right, self.num_rows - num_right)  # number of rows with the rarer outcome
         if not self.rarer:
             raise DegenerateSourceError(
                 f"trust: {num_right} of the {self.num_rows} weak labels of the source that can be used are right, but "
@@ -122,10 +120,8 @@ class _Stack:
                 "trust: the source's labels hold no number of the answers that differs between rows "
                 f"({', '.join(known) or 'none is stored'}); label again, or set trust.kind: neural"
             )
-        self.members: list[tuple[str, Float64s]] = []
-        """The members' names and out-of-fold logits [M]."""
-        self._fitted: dict[str, Any] = {}
-        """The fitted members, as :class:`StackedTrust` takes them."""
+        self.members: list[tuple[str, Float64s]] = []  # names and out-of-fold logits [M]
+        self._fitted: dict[str, Any] = {}  # fitted members, as :class:`StackedTrust` takes them
 
     @cached_property
     def free(self) -> Sequence[Candidate]:

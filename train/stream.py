@@ -24,10 +24,8 @@ from curation.refs import TableRef
 from curation.tables import io
 from train.tokens import Pair, TrainingRow, count_tokens, tokenize
 
-GROUPED_BATCHES = 50
-"""The number of global batches within which rows are sorted by length, as in ``transformers``."""
-SCAN_ROWS = 4096
-"""Number of rows that are tokenised at a time."""
+GROUPED_BATCHES = 50  # number of global batches within which rows are sorted by length, as in ``transformers``
+SCAN_ROWS = 4096  # number of rows that are tokenised at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +36,7 @@ class Order:
     micro-batch only divide a step, so they change neither the order nor, up to rounding, the gradients.
     """
 
-    lengths_N: npt.NDArray[np.int32]
-    """The number of tokens of each row."""
+    lengths_N: npt.NDArray[np.int32]  # number of tokens of each row
     global_batch_size: int
     seed: int
 
@@ -131,8 +128,7 @@ class TokenRows(Dataset[TrainingRow]):
         fits_N = lengths_N <= config.max_length
         self.digest, self.num_rows = digest.hexdigest(), len(row_ids_N)
         """Digest and number of all rows, with those that are too long."""
-        self.lengths_N = lengths_N[fits_N]
-        """The number of tokens of each row."""
+        self.lengths_N = lengths_N[fits_N]  # number of tokens of each row
         self.dropped_M: Int64s = row_ids_N[order_N[~fits_N]]
         """The ids of the rows with more tokens than the limit, ascending."""
 

@@ -270,11 +270,9 @@ def join_inputs(inputs: Sequence[Floats]) -> Floats:
 class ReadInputs(NamedTuple):
     """The inputs of N graded rows that have all of them, ascending by row id."""
 
-    places_N: Int64s
-    """The places of the rows among all graded ones."""
+    places_N: Int64s  # places of the rows among all graded ones
     parsed_N: Bools
-    inputs: list[Floats]
-    """Each state or scalar column, [N, D], in its stored type."""
+    inputs: list[Floats]  # each state or scalar column, [N, D], in its stored type
     numbers_NK: npt.NDArray[np.float64]
 
 

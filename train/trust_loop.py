@@ -28,10 +28,8 @@ from curation.trust.states import HeldOutScores, StateTrust
 
 Trust = TypeVar("Trust", bound=StateTrust)
 
-EVALUATE_ROWS = 4096
-"""Number of rows of one forward pass outside training."""
-MOMENT_ROWS = 512
-"""Number of rows that are summed at a time, so that their float64 copies stay in a core's cache."""
+EVALUATE_ROWS = 4096  # number of rows of one forward pass outside training
+MOMENT_ROWS = 512  # number of rows that are summed at a time, so that their float64 copies stay in a core's cache
 MIN_STEPS, MIN_EVALUATIONS = 10, 20
 """Validation happens after each epoch, or after ``MIN_STEPS`` steps where an epoch has fewer. A fit whose
 ``TrustConfig.max_steps`` would then bring fewer than ``MIN_EVALUATIONS`` validates more often."""
@@ -46,16 +44,13 @@ class LabelledRows(NamedTuple):
     correct_N: Bools
     part_N: npt.NDArray[np.int8]
     """The part of each row (``curation.trust.parts``); a row with any other number is in no part."""
-    sizes: tuple[int, ...]
-    """The width of each of ``TrustConfig.inputs``; D is their sum."""
+    sizes: tuple[int, ...]  # width of each of ``TrustConfig.inputs``; D is their sum
     row_ids_N: Int64s
-    """The rows' ids."""
     numbers_NK: npt.NDArray[np.float64]
     """The numbers of the answers that a stack reads, one column each, NaN for null; no columns if none are read."""
     numbers: tuple[str, ...] = ()
     """The names of the K numbers (``schemas.NUMBERS``); with ``classes`` one is the place of a row's label there."""
-    classes: tuple[str, ...] = ()
-    """The labels, if they are a closed set that is read."""
+    classes: tuple[str, ...] = ()  # labels, if they are a closed set that is read
     gold_N: npt.NDArray[np.float64] | None = None
     """The place of the gold label among ``classes``, NaN if unknown; None without ``classes``."""
     cluster_N: Int64s | None = None

@@ -38,11 +38,9 @@ class Trial:
 
     number: int
     kind: str
-    drawn: JsonView
-    """The values of the space's dimensions; empty for the default."""
+    drawn: JsonView  # values of the space's dimensions; empty for the default
     outcome: Outcome | None = None
-    error: str | None = None
-    """The reason why the trial has no outcome."""
+    error: str | None = None  # reason why the trial has no outcome
 
     @classmethod
     def from_json(cls, value: JsonView) -> Self:

@@ -34,26 +34,20 @@ class Fold(NamedTuple):
     """The fold that a fit holds out, and its seeds."""
 
     number: int
-    folds: int
-    """The number of folds of the source."""
-    seed: int
-    """Seed of the folds and of the parts of the other rows, equal for fits to be compared."""
-    fit_seed: int
-    """Seed of initial weights and batches."""
+    folds: int  # number of folds of the source
+    seed: int  # seed of the folds and of the parts of the other rows, equal for fits to be compared
+    fit_seed: int  # seed of initial weights and batches
 
 
 class TrialRows(NamedTuple):
     """The labelled source rows that all trials read, ascending by row id; arrays that processes can share."""
 
     row_ids_N: Int64s
-    unit_N: Int64s
-    """The number that decides a row's fold: its cluster or its question (``Graded.unit_N``)."""
+    unit_N: Int64s  # number that decides a row's fold: its cluster or its question (``Graded.unit_N``)
     correct_N: Bools
     parsed_N: Bools
-    inputs: dict[str, Floats]
-    """Each state [N, D] in its stored type, each scalar column [N, 1] in float32."""
-    numbers_NK: npt.NDArray[np.float64]
-    """The numbers of the answers that a stack reads, NaN for null."""
+    inputs: dict[str, Floats]  # each state [N, D] in its stored type, each scalar column [N, 1] in float32
+    numbers_NK: npt.NDArray[np.float64]  # numbers of the answers that a stack reads, NaN for null
     numbers: tuple[str, ...]
     cluster_N: Int64s | None = None
     """The cluster of each row, which no part of a fit divides either, or None if ``splits.group`` is not set."""
@@ -149,12 +143,10 @@ def check_folds(source: TrialRows, first: Fold) -> None:
 class Outcome:
     """The result of a trial."""
 
-    value: float
-    """The AUC of the parsed rows of the held-out fold."""
+    value: float  # AUC of the parsed rows of the held-out fold
     num_held_out: int
     seconds: float
-    fit: Json
-    """The fit's record: rows of each part, steps, losses, validation AUCs."""
+    fit: Json  # record of the fit: rows of each part, steps, losses, validation AUCs
 
 
 def run_trial(source: TrialRows, point: Point, fold: Fold) -> Outcome:

@@ -31,12 +31,9 @@ from tune.fits import Fits, Trial
 from tune.objective import Fold
 from tune.space import KIND, Point, Space
 
-LEAST_RANDOM = 10
-"""Minimum number of first trials that the estimator draws at random."""
-AHEAD = 8
-"""Maximum number of trials that run at once, since a proposal reads the results of the trials before those."""
-LEVEL = 0.05
-"""The probability that the default is replaced by a finalist that is not better, over all finalists."""
+LEAST_RANDOM = 10  # minimum number of first trials that the estimator draws at random
+AHEAD = 8  # maximum number of trials that run at once, since a proposal reads the results of the trials before those
+LEVEL = 0.05  # probability that the default is replaced by a finalist that is not better, over all finalists
 
 
 class Proposals:
@@ -76,20 +73,16 @@ class Difference:
 
     value: float
     low: float
-    high: float
-    """The upper end of the interval, which holds for all finalists at once at confidence 1 - ``LEVEL``."""
-    num_pairs: int
-    """The number of paired fits."""
+    high: float  # upper end of the interval, which holds for all finalists at once at confidence 1 - ``LEVEL``
+    num_pairs: int  # number of paired fits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
     """The result of a search."""
 
-    winner: str | None
-    """The finalist that replaces the default, or ``None`` if the default stays."""
-    differences: Mapping[str, Difference]
-    """The difference of each finalist to the default, by finalist."""
+    winner: str | None  # finalist that replaces the default, or ``None`` if the default stays
+    differences: Mapping[str, Difference]  # difference of each finalist to the default, by finalist
     optimism: float
     """The best trial's value in the search minus the mean of its new fits: the gain that comes only from choosing the
     best of many."""
@@ -98,15 +91,11 @@ class Choice:
 class SearchResult(NamedTuple):
     """The result of a search, with its trials."""
 
-    trials: list[Trial]
-    """The trials in the order of their numbers."""
-    finals: list[Trial]
-    """The fits for the choice: those of the default, then of each finalist, on all folds with all seeds."""
-    finalists: list[int]
-    """The numbers of the finalists' trials, the best first."""
+    trials: list[Trial]  # trials in the order of their numbers
+    finals: list[Trial]  # fits for the choice: those of the default, then of each finalist, on all folds with all seeds
+    finalists: list[int]  # numbers of the finalists' trials, the best first
     choice: Choice
-    point: Point
-    """The point of the winner, or the default."""
+    point: Point  # point of the winner, or the default
 
 
 def search(

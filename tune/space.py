@@ -96,10 +96,8 @@ class Dimension(NamedTuple):
 class Point:
     """One trust function to try."""
 
-    kind: str
-    """A fitted trust function of ``curation.arms.TRUST``."""
-    trust: TrustConfig
-    """The settings of the point; keys that its kind does not read have their defaults."""
+    kind: str  # a fitted trust function of ``curation.arms.TRUST``
+    trust: TrustConfig  # settings of the point; keys that its kind does not read have their defaults
     drawn: JsonView = field(default_factory=dict)
     """The values of the space's dimensions, and of ``kind`` if there are several."""
 
@@ -120,11 +118,9 @@ class Point:
 class Space:
     """The space of the points that a search may try."""
 
-    base: TrustConfig
-    """The settings of keys that are no dimensions."""
+    base: TrustConfig  # settings of keys that are no dimensions
     kinds: tuple[str, ...]
-    dimensions: Mapping[str, Dimension]
-    """Dimensions by key, without ``kind``."""
+    dimensions: Mapping[str, Dimension]  # dimensions by key, without ``kind``
 
     @classmethod
     def of(cls, raw: Mapping[str, object], base: TrustConfig, *, stored: Sequence[str]) -> "Space":
