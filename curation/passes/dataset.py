@@ -34,10 +34,8 @@ UPSCALING = 1.25
 """Ratio of open calls to the actors' capacity from which on Ray Data adds actors; the work queue keeps it at ``AHEAD``
 while there are rows."""
 THREADS = "OMP_NUM_THREADS"
-CLOSING_SECONDS = 30.0
-"""Time limit in seconds for the end of a dataset; its thread ends with the process in any case."""
-REST_SECONDS = 5.0
-"""Seconds that a stopped driver waits for the results of chunks that were finished just before."""
+CLOSING_SECONDS = 30.0  # time limit in seconds for the end of a dataset; its thread ends with the process in any case
+REST_SECONDS = 5.0  # seconds that a stopped driver waits for the results of chunks that were finished just before
 
 
 class RunningPass:
