@@ -18,13 +18,11 @@ from curation.config.base import ACCELERATOR
 from curation.errors import ClusterError
 from curation.heavy import ray
 
-CONNECT_SECONDS = 5.0
-"""Time limit for the address to accept a connection, and to answer."""
+CONNECT_SECONDS = 5.0  # time limit for the address to accept a connection, and to answer
 HTTP2_START = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """The first bytes of a client of HTTP/2, with a frame of no settings: a gRPC server, as Ray's, answers with its own."""
 SETTINGS = 4  # type of a frame with settings, the fourth byte of a frame
-NODE_TYPE = "ray.io/node-group"
-"""Ray's label with the type of a node that an autoscaler started."""
+NODE_TYPE = "ray.io/node-group"  # Ray's label with the type of a node that an autoscaler started
 LOCAL = "local"  # the address that makes Ray start a new cluster on this machine
 AUTO = "auto"  # the address of the Ray that runs on this machine
 

@@ -126,12 +126,10 @@ class Tally:
     def __init__(self, uri: str, *, done: int, total: int, telemetry: Telemetry, update: Update | None) -> None:
         """Begin with ``done`` of ``total`` rows committed."""
         self.teachers: list[Json] = []
-        self.deaths = 0
-        """Number of processes that died in a chunk that was written later."""
+        self.deaths = 0  # number of processes that died in a chunk that was written later
         self.clipped_values = 0
         self.of_chunks: list[ChunkSpent] = []
-        self.spent = Spent()
-        """Total cost, always replaced as a whole, since other threads read it."""
+        self.spent = Spent()  # total cost, always replaced as a whole, since other threads read it
         self._uri, self._telemetry, self._update = uri, telemetry, update
         self._look: Callable[[], Look] = lambda: NOBODY
         self._deaths_before = 0

@@ -23,8 +23,7 @@ from curation.telemetry.standing import Actors
 if TYPE_CHECKING:
     import ray
 
-BEAT_SECONDS = 1.0
-"""Minimum interval between an actor's reports, in seconds."""
+BEAT_SECONDS = 1.0  # minimum interval between an actor's reports, in seconds
 BEATS_PER_SECOND = 200
 """Maximum number of reports of all actors per second; the more actors, the less often each reports."""
 CALLS_PER_SECOND = 10
@@ -33,10 +32,8 @@ SILENT_SECONDS = 10.0
 """Seconds without a report, if these are three intervals too, after which an actor does not count as running."""
 STUCK_SECONDS = 30.0
 """Seconds without a report after which an actor's chunks are queued again; the first call to write rows wins."""
-AHEAD = 2
-"""Number of open calls for each call that an actor can work on, so that one waits and no actor is idle."""
-TAKE_SECONDS = 0.5
-"""Maximum seconds between a driver's requests for written rows."""
+AHEAD = 2  # number of open calls for each call that an actor can work on, so that one waits and no actor is idle
+TAKE_SECONDS = 0.5  # maximum seconds between a driver's requests for written rows
 
 
 class WorkQueue:

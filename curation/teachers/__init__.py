@@ -80,15 +80,12 @@ class Teacher:
     for a backend without hidden states whose settings can all change without a restart.
     """
 
-    state_size: int = 0
-    """Width of a hidden state."""
-    facts: Mapping[str, float] = MappingProxyType({})
-    """Facts of the teacher's start, for the report: numbers by name."""
+    state_size: int = 0  # width of a hidden state
+    facts: Mapping[str, float] = MappingProxyType({})  # facts of the teacher's start, for the report: numbers by name
     slots: int | None = None
     """Number of rows that are answered concurrently, or None if they are not. A pass gives chunks that fill the slots,
     however long an answer takes."""
-    pause: str = ""
-    """Reason why the teacher waits, which the progress shows unless it is empty."""
+    pause: str = ""  # reason why the teacher waits, which the progress shows unless it is empty
 
     @staticmethod
     def engine_key(config: AskConfig) -> JsonView:

@@ -39,8 +39,7 @@ class Token(NamedTuple):
     top: Sequence[float]  # largest log-probabilities of the token's distribution, in any order
 
 
-Odd = Mapping[str, str]
-"""Oddities of an answer: keys of ``endpoint_paid.ODD``, each with an example."""
+Odd = Mapping[str, str]  # oddities of an answer: keys of ``endpoint_paid.ODD``, each with an example
 
 
 def restore_row(value: Sequence[Any]) -> AnsweredRow:

@@ -40,8 +40,7 @@ REFRESH_SECONDS = 1.0  # the maximum age of the knowledge of other processes' re
 ALIVE_SECONDS = 3.0
 """Seconds without growth of its record after which a process counts as dead; actors outlive a driver by some 1 s."""
 SUFFIX = ".jsonl"
-FORMAT = 2
-"""The format of answers, in each line with one: answers of another format are counted as paid, and not read."""
+FORMAT = 2  # format of answers, in each line with one: answers of another format are counted as paid, and not read
 
 
 @dataclass(kw_only=True)
