@@ -1,7 +1,7 @@
 """Combinations of columns (numbers of the answers and members' logits) that are fitted fold by fold (stacking).
 
-A labelled row's logit comes from weights fitted without it, a new row's from weights fitted on all labelled rows. The
-whole stack or a simpler function is chosen by cross-validation on the labelled rows.
+A labelled row's logit comes from weights fitted without it, a new row's from weights fitted on all labelled rows.
+Cross-validation on the labelled rows chooses the whole stack or a simpler function.
 """
 
 from collections.abc import Callable, Sequence

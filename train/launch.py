@@ -1,8 +1,7 @@
 """Launches a training loop on the workers that the configuration requests, and restarts it when they die.
 
-Several workers form a worker group of Ray Train. A single worker is a process that outlives the training
-(:class:`TrainProcess`): its start, mostly imports, is a large part of a short training, so later trainings with the
-same resources use it too.
+Several workers form a worker group of Ray Train. A single worker is a process that later trainings with the same
+resources use too (:class:`TrainProcess`), since its start, mostly imports, is a large part of a short training.
 
 A driver that is cut off, or paused for longer than its lease lives, does not end its workers, which would go on to
 write where the next driver's training writes. So the first worker reads the lease now and then (in a thread, since a

@@ -1,12 +1,10 @@
 """Supervised fine-tuning of a causal language model on (prompt, completion) pairs, in one or several processes.
 
-The loss covers only the completion's tokens and the end token, as the mean over all of them in a global batch (paper,
-App. "Training Details"). The paper leaves open, and we chose: rows of similar length share a batch
-(:mod:`train.stream`). Batches are padded on the right, which causal attention never reads, and logits are computed from
-the end of the batch's shortest prompt on.
+The loss is the mean over all tokens of completions, end tokens included, in a global batch (paper, App. "Training
+Details"). Rows of similar length share a batch, which the paper leaves open (:mod:`train.stream`). Batches are padded
+on the right, and logits are computed from the end of the batch's shortest prompt on.
 
-:class:`RowTrainer` trains on the rows of a table for several epochs, whatever the loss: the order of rows depends on
-their ids, their lengths and the seed, not on the method.
+:class:`RowTrainer` trains on the rows of a table for several epochs, whatever the loss.
 
 Shapes: B rows of a batch, T tokens of its longest row, K <= T last positions, V words of the vocabulary.
 """
@@ -43,11 +41,10 @@ LOGGING_SHARE = 0.02  # share of the steps between two logged losses
 
 
 def collate(rows: Sequence[TrainingRow], pad: int) -> dict[str, Any]:
-    """Return a batch: ``input_ids`` int64 [B, T], ``labels`` int64 [B, K], the K positions whose logits are needed.
+    """Return a batch: ``input_ids`` and ``attention_mask``, int64 [B, T], ``labels``, int64 [B, K], ``logits_to_keep``.
 
-    A row is padded on the right: ``attention_mask`` int64 [B, T]. Labels are the ids at the last K positions
-    (``logits_to_keep``), ``IGNORED`` outside the completion; the first of these positions is the one before the
-    batch's first completion, because its logits predict that completion's first token. A batch of no rows, as the last
+    Labels are the ids at the last K positions, ``IGNORED`` outside the completion; these begin with the position before
+    the batch's first completion, whose logits predict that completion's first token. A batch of no rows, as the last
     step may give some workers, is one padding token without a label.
     """
     ids = [torch.tensor(row["input_ids"]) for row in rows] or [torch.tensor([pad])]

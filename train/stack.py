@@ -53,13 +53,7 @@ def fit_stacked(
     note: Note = drop_note,
     network_rows: int = 500,
 ) -> StackedTrust:
-    """Return a stack of these rows; ``network_rows`` is the minimum number of labelled rows for networks.
-
-    Raises:
-        DegenerateSourceError: all labels are right, or all are wrong.
-        SourceError: the labels hold no number that differs between rows.
-        RunFailedError: the loss of a network is not finite.
-    """
+    """Return a stack of these rows; ``network_rows`` is the minimum number of labelled rows for networks."""
     stack = _Stack(rows, config, seed)
     free = stack.free
     if stack.rarer < 2 * FOLDS:

@@ -55,9 +55,7 @@ def train_student(
     update: Update = lambda standing: None,
     **read: object,
 ) -> TrainingResult:
-    """Run ``learn`` in the workers that ``config`` requests, with the arguments ``read``.
-
-    ``update`` receives rows done and rows in all, over all epochs.
+    """Run ``learn`` in the workers that ``config`` requests, with the arguments ``read``; ``update`` counts all epochs.
 
     Raises:
         SourceError: the table has no rows, or none that the method can use.

@@ -57,12 +57,7 @@ def fit_trust(
     """Fit the trust function ``kind`` on labelled rows and save it to ``output``.
 
     ``closed``: the labels, if they are a closed set that the function reads. ``update`` receives the steps of networks.
-
-    Raises:
-        DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
-        SourceError: the labels hold no number that a stack could read.
-        ConfigError: ``fit_rows`` refuses the options, or ``config.pca`` requests more components than there are.
-        RunFailedError: the fit failed more than ``config.max_failures`` times.
+    Raise as :func:`check_parts`, :func:`fit_rows` and :func:`train.launch.launch`.
     """
     output = output.resolve()
     rows = (read_labelled_rows if kind in BY_FOLDS else read_rows)(labels, grades, config, seed=seed)
@@ -99,12 +94,13 @@ def fit_rows(
     """Fit the trust function ``kind`` of ``curation.arms.TRUST`` on rows in memory, with the options of ``config``.
 
     A class without a ``fit`` has the class method ``fitted(hidden_ND, correct_N, config, origin, **options)``, which
-    gets the hidden states of the fit rows (projected as ``config.pca`` says) and whether each row's weak label is
-    right. ``config`` has the keys that the kind's line reads, ``origin`` is the rows' origin, for the record, ``seed``
-    that of weights and batches. ``note`` receives the steps of networks.
+    gets the fit rows' hidden states (projected as ``config.pca`` says) and whether each row's weak label is right.
+    ``config`` has the keys that the kind reads; ``origin`` of the rows is recorded; ``note`` receives the steps of
+    networks.
 
     Raises:
         RunFailedError: the loss is not finite.
+        SourceError: the labels hold no number that a stack could read.
         DegenerateSourceError: all labels are right, or all are wrong, in a part.
         ConfigError: the function refuses an option.
     """

@@ -150,13 +150,7 @@ class Outcome:
 
 
 def run_trial(source: TrialRows, point: Point, fold: Fold) -> Outcome:
-    """Fit a point on all folds but one, and measure it on that one.
-
-    Raises:
-        DegenerateSourceError: all labels are right, or all wrong, in one part of the other folds.
-        RunFailedError: the loss is not finite.
-        ConfigError: settings of the point do not go together.
-    """
+    """Fit a point on all folds but one, and measure it on that one; raise as :func:`train.trust.fit_rows`."""
     begun = time.monotonic()
     rows, held_N = source.rows(point.trust, fold), source.held_out_N(fold)
     trust = fit_rows(point.kind, rows, point.trust, seed=fold.fit_seed, origin={"seed": fold.fit_seed})

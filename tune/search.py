@@ -101,11 +101,7 @@ class SearchResult(NamedTuple):
 def search(
     fits: Fits, space: Space, config: TuneConfig, *, seed: int, say: Callable[[str], None], update: Update
 ) -> SearchResult:
-    """Try the points of a space, and choose among the best of them and the default.
-
-    Raises:
-        RunFailedError: every trial failed.
-    """
+    """Try the points of a space, and choose among the best and the default; ``RunFailedError`` if all trials failed."""
     proposals, num = Proposals(space, seed), config.trials
     num_finals = (1 + config.finalists) * config.folds * config.seeds
     best: Trial | None = None
@@ -212,10 +208,10 @@ def choose(
 
 
 def compute_corrected_difference(difference_R: Float64s, *, share_held_out: float, level: float) -> Difference:
-    """Return the mean of paired differences over folds and seeds, with the interval of the corrected resampled t-test.
+    """Return the mean of paired differences, with the interval that misses with probability ``level``.
 
-    The mean's variance is (1 / R + n_test / n_train) times the sample's, since R fits on overlapping rows tell less
-    than R independent ones. ``level`` is the probability that the interval misses.
+    By the corrected resampled t-test the mean's variance is (1 / R + n_test / n_train) times the sample's, since R fits
+    on overlapping rows tell less than R independent ones.
     """
     num = len(difference_R)
     mean = float(difference_R.mean())
