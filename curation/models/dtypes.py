@@ -24,8 +24,8 @@ Recipe = TypeVar("Recipe", bound=LmStudentConfig)
 def choose_dtype(dtype: str, model: ModelRef | None, *, on_gpu: bool, half: Sequence[str] = HALF) -> str:
     """Return ``dtype`` with ``auto`` resolved: on GPUs the checkpoint's type if it is among ``half``, else float32.
 
-    ``model`` is None for one that the run creates from scratch, in float32, and if there are no weights; ``ModelError``
-    if the checkpoint has no readable ``config.json``.
+    ``model`` is None for one that the run creates from scratch, in float32, and if there are no weights. Raise
+    ``ModelError`` if the checkpoint has no readable ``config.json``.
     """
     if dtype != AUTO:
         return dtype
@@ -47,7 +47,7 @@ def resolve_compute_dtype(recipe: Recipe, base: ModelRef | None) -> Recipe:
 
 @lru_cache(maxsize=64)
 def read_own_dtype(model: ModelRef) -> str | None:
-    """Return the type of weights in ``config.json`` (of an adapter's base), or None; ``ModelError`` if unreadable."""
+    """Return the type of weights in ``config.json`` (of an adapter's base), or None; raise ``ModelError`` without it."""
     config = read_model_file(model, "config.json")
     if config is None:
         raise ModelError(

@@ -59,12 +59,20 @@ class Models:
 
     def _get(self, key: str, load: Callable[[], Loaded]) -> Loaded:
         if self._key != key:
-            self._drop()
+            self._on_drop()
+            held, self._held, self._key = self._held, None, None
+            if hasattr(held, "close"):
+                held.close()
+            del held
+            gc.collect()
+            torch = sys.modules.get("torch")
+            if torch is not None and torch.cuda.is_available():
+                torch.cuda.empty_cache()
             try:
                 self._held = load()
             except RuntimeError as error:
                 torch = sys.modules.get("torch")
-                # A GPU has no memory left, or fails: both may be of this process or this node alone.
+                # A GPU without memory or with a fault may be a problem of this process or node alone.
                 if torch is None or not isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError):
                     raise
                 words = next(iter(str(error).strip().splitlines()), "")
@@ -72,19 +80,8 @@ class Models:
             self._key = key
             self.num_starts += 1
             self.facts = dict(getattr(self._held, "facts", {}))
-        held: Loaded = self._held
-        return held
-
-    def _drop(self) -> None:
-        self._on_drop()
-        held, self._held, self._key = self._held, None, None
-        if hasattr(held, "close"):
-            held.close()
-        del held
-        gc.collect()
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        loaded: Loaded = self._held
+        return loaded
 
 
 class ChunkWorker(ABC, Generic[Part]):
