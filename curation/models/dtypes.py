@@ -47,7 +47,7 @@ def resolve_compute_dtype(recipe: Recipe, base: ModelRef | None) -> Recipe:
 
 @lru_cache(maxsize=64)
 def read_own_dtype(model: ModelRef) -> str | None:
-    """Return the type of weights in ``config.json`` (of an adapter's base), or None; raise ``ModelError`` without it."""
+    """Return the type of weights in ``config.json`` (of an adapter's base), or None; ``ModelError`` if unreadable."""
     config = read_model_file(model, "config.json")
     if config is None:
         raise ModelError(
