@@ -101,10 +101,10 @@ class Folded:
         filled_M1 = _fill_missing(column_M[:, None])
         model = _average_regressions(filled_M1, self.correct_M, np.ones(1))
         deviation = float(_compute_deviations(filled_M1)[0])
-        if deviation and model.weight_K[0] < 1e-6 / deviation:  # not even 0, so that rows rank by the column
+        if deviation and model.weight_K[0] < 1e-6 / deviation:  # a tiny weight above 0, so that rows rank by the column
             weight_K = np.array([1e-6 / deviation])
             model = Logistic(weight_K, model.bias + float((model.weight_K - weight_K) @ filled_M1.mean(axis=0)))
-        # One slope and one intercept: where they are fitted hardly matters, but folds of their own would mix the ranks.
+        # Not cross-fitted: a slope and an intercept hardly depend on the fold, and several would mix the ranks.
         return Candidate(name, Combination((column,), filled_M1.mean(axis=0), model), model.logits(filled_M1))
 
     def logistic(
@@ -140,7 +140,7 @@ class Folded:
         out_M, level_F = np.zeros(self.num_rows), np.zeros(self.num_folds)
         for fold in range(self.num_folds):
             held_M = self.fold_M == fold
-            if not 0 < self.correct_M[~held_M].sum() < (~held_M).sum():  # a handful of rows
+            if not 0 < self.correct_M[~held_M].sum() < (~held_M).sum():  # few rows, of one outcome
                 continue
             model, filled_MK = fitted(~held_M), _fill_missing(columns_MK, ~held_M)
             level_F[fold] = model.logits(filled_MK[~held_M]).mean()

@@ -129,7 +129,7 @@ def reinforce(
     model = make_trainable(load_base(fetch_model(base), config), None)  # TRL adds an adapter itself
     check_tokens(base, tokenizer, model)
     rollouts = _make_rollouts(tokenizer, model, base, config, tasks)
-    set_seed(seed)  # an engine sets it, too
+    set_seed(seed)  # again, since an engine sets it
     game = Game(tasks, order, domain, config, rollouts, seed=seed)
     trainer = Trainer(
         model=model,
@@ -194,7 +194,7 @@ def _make_arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed:
         top_entropy_quantile=1.0,
         mask_truncated_completions=False,
         disable_dropout=True,
-        # the draws are ours, whichever the backend, and so is their importance weight (Trainer)
+        # answers and their importance weights (Trainer) are ours with either backend
         use_vllm=False,
         temperature=config.rollouts.temperature,
         top_p=1.0,

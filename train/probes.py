@@ -1,8 +1,8 @@
 """Fits probes on the states: of right and wrong, and of a row's class if labels are a closed set.
 
 With the targets +1 and -1 and few rows for many numbers, ridge regression ranks rows as linear discriminant analysis
-with a shrunken covariance does. Its closed form gives the scores of left-out folds, so that the strength of the penalty
-costs no fit either.
+with a shrunken covariance does. Its closed form gives the scores of left-out folds, so that neither these nor the
+choice of the penalty's strength takes further fits.
 
 The target of a class probe (``curation.trust.class_probe``) is the gold class of the labelled rows. Where a row has
 only a grade, a right label is its class, and a wrong one excludes a class. Probes of the given labels themselves, which
@@ -145,7 +145,7 @@ def fit_class_probe(
     found = fit_ridge(hidden_MD, target_MC, fold_M)
 
     def likelihood(factor: float) -> float:
-        """Return that of the targets under the scores times this factor, as logits of a softmax."""
+        """Return the log-likelihood of the targets if the scores times this factor are the logits of a softmax."""
         logit_MC = found.out_of_fold_NC * factor
         return float((target_MC * (logit_MC - np.logaddexp.reduce(logit_MC, axis=1, keepdims=True))).sum())
 

@@ -155,7 +155,7 @@ class VllmRollouts(Rollouts):
         """End the engine and free its memory; in a group of workers it sleeps on and ends with its process."""
         if self._owns_group:
             self._llm.llm_engine.engine_core.shutdown()
-        else:  # its end, at the latest when it is collected, would be that of the workers' group
+        else:  # its end, even by garbage collection, would end the workers' process group
             _asleep.append(self._llm)
         self._llm = None
         gc.collect()

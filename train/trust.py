@@ -246,15 +246,16 @@ def read_labelled_rows(
     graded = read_grades(grades)
     numbers = list_stored_numbers(io.open_table(labels).schema) if numbers is None else numbers
     read = read_inputs(labels, graded.row_ids_N, config.inputs, numbers, make_candidates_filter(config))
+    graded = graded.subset(read.places_N)
     return LabelledRows(
         hidden_ND=join_inputs(read.inputs) if read.inputs else np.empty((len(read.places_N), 0), dtype=np.float16),
-        correct_N=graded.correct_N[read.places_N],
-        part_N=assign_parts(graded.question_N[read.places_N], config, seed, unit_N=graded.unit_N[read.places_N]),
+        correct_N=graded.correct_N,
+        part_N=assign_parts(graded.question_N, config, seed, unit_N=graded.unit_N),
         sizes=tuple(input_ND.shape[1] for input_ND in read.inputs),
-        row_ids_N=graded.row_ids_N[read.places_N],
-        cluster_N=None if graded.cluster_N is None else graded.cluster_N[read.places_N],
+        row_ids_N=graded.row_ids_N,
         numbers_NK=read.numbers_NK,
         numbers=tuple(numbers),
+        cluster_N=graded.cluster_N,
     )
 
 

@@ -122,13 +122,13 @@ def fit_arrays(
     )
     kept: dict[str, Tensor] = net.state_dict()
     weights = compute_loss_weights(correct_F, config.class_weight)
-    an_epoch = -(-len(fit_F) // config.batch_size)
-    interval = min(max(an_epoch, MIN_STEPS), -(-config.max_steps // MIN_EVALUATIONS))
+    steps_per_epoch = -(-len(fit_F) // config.batch_size)
+    interval = min(max(steps_per_epoch, MIN_STEPS), -(-config.max_steps // MIN_EVALUATIONS))
     course: dict[str, list[float]] = {"steps": [], "losses": [], "validation_aucs": []}
     done, best, waited = 0, 0, 0.0
     while done < config.max_steps and (config.patience is None or waited < config.patience):
         stop = min(done + interval, config.max_steps)
-        torch.manual_seed(derive(seed, f"trust step {done} shard 0"))  # the name of fits that were divided
+        torch.manual_seed(derive(seed, f"trust step {done} shard 0"))  # the name dates from divided fits
         loss = _run_steps(net, optimizer, rows, _iter_batches(fit_F, config.batch_size, seed, done, stop), weights)
         if not np.isfinite(loss):
             raise RunFailedError(

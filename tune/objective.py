@@ -103,18 +103,18 @@ def read_source(
     first_N = is_first_G[read.places_N]
     num_lacking = int(is_first_G.sum() - first_N.sum())
     first_N &= find_used(graded.row_ids_N[read.places_N], trust, seed)
-    places_N = read.places_N[first_N]
-    if not len(places_N):
+    kept = graded.subset(read.places_N[first_N])
+    if not len(kept.row_ids_N):
         raise SourceError(f"tune: none of {len(graded.row_ids_N):,} graded source rows has all of {', '.join(names)}")
     found = TrialRows(
-        row_ids_N=graded.row_ids_N[places_N],
-        unit_N=graded.unit_N[places_N],
-        correct_N=graded.correct_N[places_N],
+        row_ids_N=kept.row_ids_N,
+        unit_N=kept.unit_N,
+        correct_N=kept.correct_N,
         parsed_N=read.parsed_N[first_N],
         inputs={name: input_ND[first_N] for name, input_ND in zip(names, read.inputs, strict=True)},
         numbers_NK=read.numbers_NK[first_N],
         numbers=numbers,
-        cluster_N=None if graded.cluster_N is None else graded.cluster_N[places_N],
+        cluster_N=kept.cluster_N,
     )
     return found, num_lacking
 
