@@ -131,11 +131,7 @@ class Checkpointing(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Request a checkpoint if one is due by the first worker's clock.
-
-        Raises:
-            CommitError: another driver has the run directory.
-        """
+        """Request a checkpoint if one is due by the first worker's clock; ``CommitError`` if the claim is lost."""
         is_due = args.process_index == 0 and time.monotonic() - self._saved >= CHECKPOINT_SECONDS
         states: list[Any] = [(str(find_claim_error(read=control.should_save) or ""), is_due)] * args.world_size
         if args.world_size > 1:
@@ -164,15 +160,9 @@ class Progress(TrainerCallback):
         """Report progress out of ``num_rows``, counted over all epochs."""
         self._num_rows, self._update = num_rows, update
 
-    def on_log(
-        self,
-        args: object,
-        state: TrainerState,
-        control: object,
-        logs: Mapping[str, float] | None = None,
-        **kwargs: object,
-    ) -> None:
+    def on_log(self, args: object, state: TrainerState, control: object, **kwargs: Any) -> None:
         """Pass on the progress."""
-        if self._update is not None and state.is_world_process_zero and logs and "loss" in logs:
+        logs: Mapping[str, float] = kwargs.get("logs") or {}
+        if self._update is not None and state.is_world_process_zero and "loss" in logs:
             words = ", ".join(f"{name} {logs[name]:.3f}" for name in ("loss", "reward") if name in logs)
             self._update(self._num_rows * state.global_step // state.max_steps, self._num_rows, words)

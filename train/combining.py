@@ -170,9 +170,7 @@ def assign_folds(
     """Return each row's fold, int64 [M]: rows of a class take folds in turn, in the order of a seeded hash.
 
     With ``cluster_M`` whole clusters are assigned, so that folds have about equal numbers of rows and of right rows.
-
-    Raises:
-        DegenerateSourceError: there are fewer clusters than folds.
+    Raise ``DegenerateSourceError`` if there are fewer clusters than folds.
     """
     fold_M = np.empty(len(correct_M), dtype=np.int64)
     if cluster_M is not None:

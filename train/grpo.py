@@ -10,7 +10,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -130,7 +130,7 @@ def reinforce(
     check_tokens(base, tokenizer, model)
     rollouts = _make_rollouts(tokenizer, model, base, config, tasks)
     set_seed(seed)  # again, since an engine sets it
-    game = Game(tasks, order, domain, config, rollouts, seed=seed)
+    game = Game(tasks=tasks, order=order, domain=domain, config=config, rollouts=rollouts, seed=seed)
     trainer = Trainer(
         model=model,
         reward_funcs=[game.reward],
@@ -238,44 +238,38 @@ def _make_rollouts(
     )
 
 
+@dataclass(kw_only=True, eq=False)
 class Game:
     """The answers drawn for a batch and their rewards; each worker has its share of both."""
 
-    def __init__(
-        self,
-        tasks: Sequence[RolloutTask],
-        order: Sequence[int],
-        domain: Domain,
-        config: GrpoConfig,
-        rollouts: Rollouts,
-        *,
-        seed: int,
-    ) -> None:
-        self._tasks, self._order, self._domain, self.config = tasks, order, domain, config
-        self._rollouts, self._seed = rollouts, seed
-        self._played: list[tuple[RolloutTask, Rollout]] = []
+    tasks: Sequence[RolloutTask]
+    order: Sequence[int]  # indices of the tasks by place in the training
+    domain: Domain
+    config: GrpoConfig
+    rollouts: Rollouts
+    seed: int
+    played: list[RolloutTask] = field(default_factory=list)  # tasks of the last draw
+    drawn: list[Rollout] = field(default_factory=list)
 
     def play(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
         """Draw answers (TRL's ``rollout_func``). ``prompts`` are places of the training, each ``group_size`` times."""
         places = [int(place) for place in prompts]
-        tasks = [self._tasks[self._order[place]] for place in places]
+        self.played = [self.tasks[self.order[place]] for place in places]
         start = trainer.accelerator.process_index * len(prompts)
-        drawn = make_seeds(self._seed, places, self.config.group_size, start)
-        wanted = [Wanted(task.prompt, seed) for task, seed in zip(tasks, drawn, strict=True)]
-        found = self._rollouts.draw(wanted, trainer)
-        self._played = list(zip(tasks, found, strict=True))
+        seeds = make_seeds(self.seed, places, self.config.group_size, start)
+        wanted = [Wanted(task.prompt, seed) for task, seed in zip(self.played, seeds, strict=True)]
+        self.drawn = self.rollouts.draw(wanted, trainer)
         return {
-            "prompt_ids": [task.prompt for task in tasks],
-            "completion_ids": [rollout.tokens for rollout in found],
-            "logprobs": [rollout.logprobs for rollout in found],
+            "prompt_ids": [task.prompt for task in self.played],
+            "completion_ids": [rollout.tokens for rollout in self.drawn],
+            "logprobs": [rollout.logprobs for rollout in self.drawn],
         }
 
     def reward(self, *, log_metric: Callable[[str, float], None], **kwargs: object) -> list[float | None]:
         """Return the rewards of the answers just drawn, as TRL's reward function."""
-        tasks, texts = [task for task, _ in self._played], [rollout.text for _, rollout in self._played]
-        graded = grade(self._domain, tasks, texts)
+        graded = grade(self.domain, self.played, [rollout.text for rollout in self.drawn])
         log_metric("parsed", float(np.mean([item.parsed for item in graded])))
-        log_metric("truncated", float(np.mean([rollout.truncated for _, rollout in self._played])))
+        log_metric("truncated", float(np.mean([rollout.truncated for rollout in self.drawn])))
         log_metric("reward_errors", float(np.mean([item.problem is not None for item in graded])))
         return [float(item.right) for item in graded]
 

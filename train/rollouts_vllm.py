@@ -96,19 +96,26 @@ class VllmRollouts(Rollouts):
         if not self._owns_group:
             rank = torch.distributed.get_rank()
             places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": torch.distributed.get_world_size()}
+        engine: dict[str, Any] = {
+            "dtype": dtype,
+            "skip_tokenizer_init": True,
+            "logprobs_mode": "processed_logprobs",  # at the temperature
+            "disable_log_stats": True,
+            "max_model_len": longest_prompt + config.rollouts.max_tokens,
+            "max_num_seqs": min(answers, MAX_RUNNING),
+            "tensor_parallel_size": ranks,
+            "distributed_executor_backend": "uni" if self._owns_group else "external_launcher",
+        }
+        if self._sleeps:
+            engine |= {"enable_sleep_mode": True, "gpu_memory_utilization": config.rollouts.gpu_memory}
+        else:
+            engine |= {"kv_cache_memory_bytes": CPU_CACHE_BYTES, "enforce_eager": True}
         set_num_threads = torch.set_num_threads
         try:
             with patch_environment(**{name: place for name, place in places.items() if name not in os.environ}):
-                self._llm: Any = _start(
-                    config,
-                    model,
-                    dtype=dtype,
-                    max_model_len=longest_prompt + config.rollouts.max_tokens,
-                    max_num_seqs=min(answers, MAX_RUNNING),
-                    tensor_parallel_size=ranks,
-                    gpu_memory_utilization=config.rollouts.gpu_memory,
-                    distributed_executor_backend="uni" if self._owns_group else "external_launcher",
-                )
+                from vllm import LLM
+
+                self._llm: Any = LLM(**make_engine_arguments(model) | engine)
         except (RuntimeError, ValueError, OSError, AssertionError, ImportError, AttributeError, KeyError) as error:
             raise ModelError(
                 f"model {model.base!r}: vLLM's engine for rollouts did not start: {type(error).__name__}: {error}"
@@ -192,23 +199,6 @@ def _make_group(size: int) -> Any:
         raise ConfigError(f"rollouts.tensor_parallel: {size} does not divide the {workers} workers of this training")
     groups = [list(range(start, start + size)) for start in range(0, workers, size)]
     return torch.distributed.new_subgroups_by_enumeration(groups)[0]  # type: ignore[no-untyped-call]
-
-
-def _start(config: GrpoConfig, model: ModelRef, **engine: Any) -> Any:
-    """Return an ``LLM`` of vLLM."""
-    from vllm import LLM
-
-    if config.gpus_per_worker > 0:
-        engine["enable_sleep_mode"] = True
-    else:
-        del engine["gpu_memory_utilization"]
-        engine |= {"kv_cache_memory_bytes": CPU_CACHE_BYTES, "enforce_eager": True}
-    return LLM(
-        skip_tokenizer_init=True,
-        logprobs_mode="processed_logprobs",  # at the temperature
-        disable_log_stats=True,
-        **make_engine_arguments(model) | engine,
-    )
 
 
 def _renew_head(worker: Any) -> None:

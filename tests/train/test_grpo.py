@@ -85,7 +85,7 @@ class Seen:
 
         def playing(game: Any, *args: Any) -> Any:
             found = play(game, *args)
-            self.played.append(list(game._played))
+            self.played.append(list(zip(game.played, game.drawn, strict=True)))
             return found
 
         def scoring(trainer: Any, inputs: Any) -> Any:
