@@ -117,7 +117,7 @@ class Folded:
         rising: Sequence[str],
         num_members: int,
     ) -> Candidate:
-        """Return a logistic regression of the columns, near one of ``leads`` as far as the evidence supports it.
+        """Return a logistic regression of the columns, close to one of ``leads`` as far as the evidence supports it.
 
         The weights of the columns ``rising`` are not below 0. The last ``num_members`` columns are logits of members.
         """

@@ -145,7 +145,7 @@ def reinforce(
         trainer.complete(unfinished)
     finally:
         rollouts.close()
-    # The last entry, of steps after the last point, has no loss.
+    # The last entry may summarise steps after the last point; it has no loss.
     history = [entry for entry in trainer.state.log_history if {"reward", "loss"} <= entry.keys()]
     record = TrainingRecord(
         num_rows=len(tasks),

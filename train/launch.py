@@ -244,7 +244,7 @@ def _make_failure(name: str, error: BaseException) -> RunFailedError:
 
 
 def remove(storage: Place) -> None:
-    """Remove a folder that Ray wrote, with Ray's library (pyarrow), which marks folders by objects of their own."""
+    """Remove a folder that Ray wrote, by pyarrow as Ray does, since it creates objects that mark folders."""
     filesystem, path = pyarrow.fs.FileSystem.from_uri(str(storage))
     if filesystem.get_file_info(path).type != pyarrow.fs.FileType.NotFound:
         filesystem.delete_dir(path)

@@ -161,10 +161,10 @@ def fit_class_probe(
 
 
 def compute_targets(label_M: Float64s, correct_M: Bools, gold_M: Float64s, num_classes: int) -> Float64s:
-    """Return the probability of each class for each row, as far as it is known, float64 [M, C].
+    """Return what is known of each row's class as probabilities, float64 [M, C].
 
     A row without a known class has the frequencies of the classes among the known rows, without the class that its
-    label wrongly gives. NaN stands for a label or a gold label that is none of the classes.
+    label wrongly gives. A label or a gold label outside the classes is NaN.
     """
     known_M = np.where(np.isnan(gold_M) & correct_M, label_M, gold_M)
     is_known_M = ~np.isnan(known_M)

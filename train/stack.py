@@ -105,7 +105,7 @@ class _Stack:
         cluster_M = None if rows.cluster_N is None else rows.cluster_N[self._used_M]
         fold_M = assign_folds(rows.row_ids_N[self._used_M], self.correct_M, FOLDS, seed, cluster_M=cluster_M)
         self.folded = Folded(self.correct_M, fold_M)
-        known = [name for name in rows.numbers if name != LABEL]  # the class of a label is no number of the answer
+        known = [name for name in rows.numbers if name != LABEL]  # LABEL is a class, not a number
         kept = [name in known and has_spread(rows.numbers_NK[self._used_M, n]) for n, name in enumerate(rows.numbers)]
         self._numbers = [name for name, keep in zip(rows.numbers, kept, strict=True) if keep]
         self._numbers_MK = rows.numbers_NK[self._used_M][:, np.array(kept, dtype=np.bool_)]

@@ -46,7 +46,7 @@ class Proposals:
         self._space, self._study = space, optuna.create_study(direction="maximize", sampler=sampler)
         self._asked: list[optuna.Trial] = []
         self._results: dict[int, float | None] = {}
-        self._num_told = 0
+        self._num_told = 0  # results that the study has received
 
     def ask(self, number: int) -> Point | None:
         """Return the next trial's point, or ``None`` while earlier results are awaited. Call in trial order."""

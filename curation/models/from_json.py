@@ -50,7 +50,7 @@ def load_json_tokenizer(ref: ModelRef) -> "JsonTokenizer | None":
         return None  # the end token follows from the class, or there are several templates
     try:
         backend = _load_backend(str(path), path.stat().st_mtime_ns, path.stat().st_size)
-    except Exception:  # the library raises no narrower one; transformers says what is wrong
+    except Exception:  # the library raises no narrower class; transformers then reports what is wrong
         return None
     added = settings.get("added_tokens_decoder")
     more = [settings.get(name) for name in ("extra_special_tokens", "additional_special_tokens")]

@@ -52,7 +52,7 @@ class WorkQueue:
         self._news = asyncio.Condition()
         self._watch: asyncio.Task[None] | None = None
 
-    # What the driver asks
+    # Called by the driver
 
     async def open(
         self, this: Pass, jobs: "list[ray.ObjectRef[Any]]", rows: OpenRows, cutter: Cutter, suspects: Sequence[Suspect]
@@ -129,7 +129,7 @@ class WorkQueue:
         await self._tell()
         return not any(mine.is_at_work for mine in self._passes.values())
 
-    # What the dataset asks
+    # Called by the dataset
 
     async def next(self, index: int) -> Call | None:
         """Return the dataset's row at this index as soon as there is one, or None at the end.
@@ -154,7 +154,7 @@ class WorkQueue:
                     return call
                 await self._news.wait()
 
-    # What an actor says
+    # Called by actors
 
     async def start(self, actor: str, node: str, pid: int) -> None:
         """Record that a process of an actor has started."""
@@ -308,7 +308,7 @@ class WorkQueue:
             opened.actor.calls.discard(opened)
         opened.work, opened.actor, opened.is_replaced = None, None, False
 
-    # What the work queue does by itself
+    # Tasks and state of the work queue itself
 
     async def _look_after(self) -> None:
         """Watch for silent actors: end frozen processes, and queue the chunks of silent actors again."""

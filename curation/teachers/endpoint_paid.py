@@ -91,7 +91,7 @@ class Paid:
         self._folder: Place | None = None if folder is None else to_place(folder)
         self.spending = Spending()
         self._kept: dict[str, AnsweredRow | _LineRange] = {}
-        self._elsewhere: dict[str, tuple[str, str]] = {}  # questions of others: the file, and what is open in it
+        self._elsewhere: dict[str, tuple[str, str]] = {}  # file and key in ``Spending.open``, for others' questions
         self._read: dict[str, int] = {}
         self._name, self._number, self._num_written, self._refreshed = uuid.uuid4().hex, 0, 0, 0.0
         self._waiting: list[bytes] = []
@@ -120,7 +120,7 @@ class Paid:
         return abs(time.time() - (self._folder / name).stat().st_mtime) < ALIVE_SECONDS  # clocks may differ
 
     def sent(self, most: Usage, key: str | None = None) -> int:
-        """Record that a question with at most so many tokens is being sent, and return its number."""
+        """Record that a question of at most ``most`` tokens is being sent, and return its number."""
         self._number += 1
         self._note({"sent": self._number, "tokens": most, **({} if key is None else {"key": key})})
         return self._number

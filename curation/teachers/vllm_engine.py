@@ -270,8 +270,8 @@ class Engine:
 def start_turn(gpus: Sequence[str], folder: Path | None = None) -> Iterator[None]:
     """Hold the locks of these GPUs within the context, so that no other process of this node starts an engine there.
 
-    An engine measures the free memory of its GPU at its start, and sizes its share by it; another one that starts then
-    could fail for lack of memory. The operating system releases the locks of a process that dies.
+    An engine sizes its share by the GPU's free memory at its start; another one that starts at the same time could fail
+    for lack of memory. The operating system releases the locks of a process that dies.
     """
     folder = folder or Path(tempfile.gettempdir()) / f"curation-gpus-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
