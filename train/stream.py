@@ -85,18 +85,13 @@ class Division(BatchSampler):
         """Set the epoch; ``transformers`` calls this too, below a sampler that skips batches."""
         self._epoch = epoch
 
-    def micro_batch(self, epoch: int, number: int) -> Int64s:
-        """Return the rows of micro-batch ``number`` of an epoch; those of the last step may have fewer rows or none.
-
-        At any time, all workers have rows of similar length.
-        """
-        step, turn = divmod(number, self.num_per_step)
-        num_turns = min(self.num_per_step, self.num_per_epoch - step * self.num_per_step)
-        parts = np.array_split(self._order.step(epoch, step), num_turns * self._num_workers)
-        return parts[turn * self._num_workers + self._rank]
-
     def __iter__(self) -> Iterator[list[int]]:
-        return (self.micro_batch(self._epoch, number).tolist() for number in range(self.num_per_epoch))
+        """Yield the rows of each micro-batch; those of the last step may have fewer rows or none."""
+        for number in range(self.num_per_epoch):
+            step, turn = divmod(number, self.num_per_step)
+            num_turns = min(self.num_per_step, self.num_per_epoch - step * self.num_per_step)
+            parts = np.array_split(self._order.step(self._epoch, step), num_turns * self._num_workers)
+            yield parts[turn * self._num_workers + self._rank].tolist()  # of similar length in all workers
 
     def __len__(self) -> int:
         return self.num_per_epoch
