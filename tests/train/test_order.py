@@ -22,8 +22,8 @@ def test_workers_divide_each_step_and_together_read_every_row_once(num_rows: int
         numbers = range(step * per_step, min((step + 1) * per_step, per_epoch))
         parts = [of_worker[number] for number in numbers for of_worker in batches]
         assert all(len(part) <= 2 for part in parts)
-        assert sum(parts, []) == order.step(1, step).tolist()
-        seen += sum(parts, [])
+        assert [row for part in parts for row in part] == order.step(1, step).tolist()
+        seen += order.step(1, step).tolist()
     assert sorted(seen) == list(range(num_rows))
 
 
