@@ -242,8 +242,8 @@ def as_user_turns(tokenizer: "PreTrainedTokenizerBase", prompts: Sequence[str]) 
     return list(texts)
 
 
-def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", merge: bool = True) -> "PreTrainedModel":
-    """Return the model in evaluation mode; with ``merge``, its adapter (if any) is merged into the weights.
+def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu") -> "PreTrainedModel":
+    """Return the model in evaluation mode; its adapter (if any) is merged into the weights.
 
     Raises:
         ModelError: the weights, or the adapter, do not load, or the adapter was made for another base.
@@ -258,9 +258,7 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
                 f"model {ref.base!r} lacks {len(missing)} of its weights, the first {missing[0]}; copy the model again"
             )
         if local.adapter is not None:
-            model = add_adapter(model, local.adapter, ref)
-            if merge:
-                model = model.merge_and_unload()
+            model = add_adapter(model, local.adapter, ref).merge_and_unload()
         try:
             model.generation_config.validate(strict=True)
         except ValueError:  # published models may set a temperature without sampling, and could not be saved
