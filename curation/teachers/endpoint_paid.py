@@ -119,10 +119,10 @@ class Paid:
             return False
         return abs(time.time() - (self._folder / name).stat().st_mtime) < ALIVE_SECONDS  # clocks may differ
 
-    def sent(self, most: Usage, key: str | None = None) -> int:
+    def sent(self, most: Usage, key: str) -> int:
         """Record that a question of at most ``most`` tokens is being sent, and return its number."""
         self._number += 1
-        self._note({"sent": self._number, "tokens": most, **({} if key is None else {"key": key})})
+        self._note({"sent": self._number, "tokens": most, "key": key})
         return self._number
 
     def got(self, number: int, key: str, used: Usage, answer: AnsweredRow, odd: Odd) -> None:
@@ -200,7 +200,7 @@ class Paid:
                 if "sent" in line:
                     spending.open[f"{of}-{line['sent']}"] = Usage(*line["tokens"])
                     spending.questions += 1
-                    if "key" in line and of != self._name:
+                    if of != self._name:
                         self._elsewhere[line["key"]] = name, f"{of}-{line['sent']}"
                 elif "freed" in line:
                     del spending.open[f"{of}-{line['freed']}"]
