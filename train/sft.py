@@ -118,13 +118,7 @@ class RowTrainer(Guarded):
         """Train ``base`` and save the result as a ``train.trainer.Learn``.
 
         After a kill, a call with the same arguments resumes from the last checkpoint in ``<output>.partial``, with any
-        number of workers.
-
-        Raises:
-            SourceError: no row is within ``max_length``.
-            ConfigError: the batch sizes do not divide, or the base has an adapter.
-            ModelError: the base does not load.
-            TrainingError: a loss is not finite.
+        number of workers. Raise ``ModelError`` if the base does not load, else as :func:`train.trainer.train_student`.
         """
         start, config = time.monotonic(), resolve_compute_dtype(config, base)
         set_seed(seed)

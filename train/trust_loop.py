@@ -96,14 +96,13 @@ def fit_arrays(
     origin: Mapping[str, object],
     note: Note = drop_note,
 ) -> Trust:
-    """Return what ``make`` makes of a network (in evaluation mode on the CPU), its inputs and the record of its fit.
+    """Return what ``make`` makes of a fitted network (in evaluation mode on the CPU), its inputs and its record.
 
-    ``new_net`` makes the network that ``config`` describes, with random weights from torch's own generator; it is
-    fitted on a GPU if ``config`` requests one. The trust function is calibrated on the validation rows. Its record is
-    ``origin``, the seed, numbers of the rows and the course of the fit, with one entry per evaluation: the ``steps``
-    done, ``losses`` (mean class-weighted cross-entropy over the rows since the last one, with dropout) and
-    ``validation_aucs``. ``best`` is the index of the evaluation whose weights are kept: the one with the best AUC, or
-    without early stopping the last.
+    ``new_net`` makes the network, with random weights from torch's own generator; it is fitted on a GPU if ``config``
+    requests one, and calibrated on the validation rows. The record is ``origin``, the seed, numbers of the rows and the
+    course of the fit, with one entry per evaluation: ``steps`` done, ``losses`` (mean class-weighted cross-entropy
+    since the last one, with dropout) and ``validation_aucs``. ``best`` is the index of the evaluation whose weights are
+    kept: that of the best AUC, or without early stopping the last.
 
     Raises:
         RunFailedError: the loss is no longer finite.
