@@ -9,8 +9,7 @@ import logging
 import os
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -94,11 +93,14 @@ class Fits:
                 checkpoint_config=ray.tune.CheckpointConfig(checkpoint_at_end=False),
             ),
         )
+        logger, level = logging.getLogger("ray.tune"), logging.getLogger("ray.tune").level
+        logger.setLevel(logging.CRITICAL)  # else Ray Tune prints lines, and writes files for each trial
+        os.environ |= {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}
         try:
-            with _quiet():
-                wait_for_call(tuner.fit)
+            wait_for_call(tuner.fit)
         finally:
             searcher.stopped.set()
+            logger.setLevel(level)
         remove(scratch)
         if searcher.failed is not None:
             raise searcher.failed
@@ -209,15 +211,3 @@ class _Fit(ray.tune.Trainable):
             where = f"{os.path.basename(last.filename)}:{last.lineno}"
             result = {"error": f"{type(error).__name__}: {error} ({where})"}
         return {"ended": json.dumps(result), "done": True}
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep Ray Tune, within the context, from printing lines and from writing files for each trial."""
-    logger, level = logging.getLogger("ray.tune"), logging.getLogger("ray.tune").level
-    logger.setLevel(logging.CRITICAL)
-    os.environ |= {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
