@@ -7,7 +7,6 @@ the layers to read are known when the model is loaded, before vLLM compiles it a
 from collections.abc import Sequence
 from typing import Any
 
-from vllm.model_executor.models.interfaces import supports_eagle3
 from vllm.platforms import current_platform
 
 from curation.config.states import find_other_layers
@@ -27,6 +26,8 @@ class TapWorker(PlatformWorker):  # type: ignore[misc]
 
     def load_model(self, *, load_dummy_weights: bool = False) -> None:
         """Load the model, and install the tap unless this vLLM or the model lacks what it reads."""
+        from vllm.model_executor.models.interfaces import supports_eagle3
+
         super().load_model(load_dummy_weights=load_dummy_weights)
         names, ring, num_logprobs = self.vllm_config.additional_config[CONFIG]
         runner, model = self.model_runner, self.get_model()
