@@ -55,17 +55,14 @@ def run_pass(
     io.create(uri, schema)
     guard, fragment_mb = how.get("guard", guard_nothing), how.get("fragment_mb")
     committer = commits.Committer(uri, guard, fragment_mb)
-    num_done = len(committer.done)
     rows = OpenRows(job.examples, takes, committer.done)
     total, num_left = rows.requested, rows.left
     suspects = PoisonSuspects(uri)
     begun = time.monotonic()
-    tally = Tally(uri, done=num_done, total=total, telemetry=job.telemetry, update=how.get("progress"))
+    tally = Tally(uri, done=len(committer.done), total=total, telemetry=job.telemetry, update=how.get("progress"))
     with ExitStack() as stack:
         if num_left:
-            dataset: ModelDataset | None = how.get("dataset")
-            if dataset is None:
-                dataset = stack.enter_context(closing(make_dataset(job.teacher)))
+            dataset: ModelDataset = how.get("dataset") or stack.enter_context(closing(make_dataset(job.teacher)))
             try:
                 versions = nodes.make_versions_question()()
                 running = stack.enter_context(dataset.passing(job, versions, rows, suspects.read()))
