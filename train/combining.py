@@ -96,7 +96,7 @@ class Folded:
         self.correct_M, self.fold_M = correct_M, fold_M
         self.num_rows, self.num_folds = len(correct_M), int(fold_M.max()) + 1
 
-    def alone(self, name: str, column: str, column_M: Float64s) -> Candidate:
+    def fit_column(self, name: str, column: str, column_M: Float64s) -> Candidate:
         """Return a candidate that ranks rows by one column."""
         filled_M1 = _fill_missing(column_M[:, None])
         model = _average_regressions(filled_M1, self.correct_M, np.ones(1))
@@ -107,7 +107,7 @@ class Folded:
         # Not cross-fitted: a slope and an intercept hardly depend on the fold, and several would mix the ranks.
         return Candidate(name, Combination((column,), filled_M1.mean(axis=0), model), model.logits(filled_M1))
 
-    def logistic(
+    def fit_logistic(
         self,
         name: str,
         names: tuple[str, ...],
@@ -148,7 +148,7 @@ class Folded:
         out_M += (level_F.mean() - level_F)[self.fold_M]
         return out_M
 
-    def trees(self, name: str, names: tuple[str, ...], columns_MK: Float64s, config: TrustConfig) -> Candidate:
+    def fit_trees(self, name: str, names: tuple[str, ...], columns_MK: Float64s, config: TrustConfig) -> Candidate:
         """Return boosted trees of the columns, calibrated by the line that fits their out-of-fold logits."""
         filled_MK, out_M = _fill_missing(columns_MK), np.empty(self.num_rows)
         settings = config.model_copy(update={"class_weight": 0.0})

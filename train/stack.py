@@ -62,7 +62,7 @@ def fit_stacked(
             f"trust is {name} alone: of {stack.num_rows:,} labelled rows {stack.rarer} have the rarer outcome, and "
             f"{2 * FOLDS} are needed to compare it with more; label more source rows"
         )
-        return stack.made(free[0], origin, {"taken": name, "candidates": [], "reason": reason})
+        return stack.make_trust(free[0], origin, {"taken": name, "candidates": [], "reason": reason})
     numbers = stacked = stack.fit_logistic(CONFIDENCE, [])
     if stack.num_rows >= PROBE_ROWS and config.inputs:
         stack.fit_probes()
@@ -71,11 +71,11 @@ def fit_stacked(
             stack.fit_networks(note)
         stacked = stack.fit_logistic(STACKED, stack.members)
         if stack.num_rows >= TREE_ROWS:  # boosted trees, if better
-            trees = stack.folded.trees(STACKED, *stack.join_columns(stack.members), config)
+            trees = stack.folded.fit_trees(STACKED, *stack.join_columns(stack.members), config)
             stacked = max(stacked, trees, key=lambda candidate: compute_auc_value(candidate.raw_M, stack.correct_M))
     simpler = [*free, *([] if stacked is numbers else [numbers])]
     taken, choice = choose_candidate(simpler, stacked, stack.correct_M, PROOF)
-    return stack.made(taken, origin, choice)
+    return stack.make_trust(taken, origin, choice)
 
 
 def fit_confidence(
@@ -84,7 +84,7 @@ def fit_confidence(
     """Fit one logistic regression on the numbers of the rows' answers, without the states."""
     stack = _Stack(rows, config, seed)
     few = stack.rarer < 2 * FOLDS
-    return stack.made(stack.free[0] if few else stack.fit_logistic(CONFIDENCE, []), origin, None)
+    return stack.make_trust(stack.free[0] if few else stack.fit_logistic(CONFIDENCE, []), origin, None)
 
 
 class _Stack:
@@ -124,7 +124,7 @@ class _Stack:
         columns = {name: trust.column for name in names if isinstance(trust := TRUST[name], Column)}
         stored = {name: column for name, column in columns.items() if column in self._numbers}
         found = [
-            self.folded.alone(name, column, self._numbers_MK[:, self._numbers.index(column)])
+            self.folded.fit_column(name, column, self._numbers_MK[:, self._numbers.index(column)])
             for name, column in (stored or {self._numbers[0]: self._numbers[0]}).items()
         ]
         return sorted(found, key=lambda candidate: -compute_auc_value(candidate.raw_M, self.correct_M))
@@ -134,7 +134,7 @@ class _Stack:
         leads = [candidate.combination.names[0] for candidate in self.free[:NUM_LEADS]]
         rising = [candidate.combination.names[0] for candidate in self.free if is_free(candidate.name)]
         names, columns_MK = self.join_columns(members)
-        return self.folded.logistic(name, names, columns_MK, leads=leads, rising=rising, num_members=len(members))
+        return self.folded.fit_logistic(name, names, columns_MK, leads=leads, rising=rising, num_members=len(members))
 
     @cached_property
     def _projected(self) -> tuple[LabelledRows, PrincipalComponents | None]:
@@ -202,7 +202,7 @@ class _Stack:
         columns_MK = np.concatenate([self._numbers_MK, *(out_M[:, None] for _, out_M in members)], axis=1)
         return (*self._numbers, *(member for member, _ in members)), columns_MK
 
-    def made(self, taken: Candidate, origin: Mapping[str, object], choice: Mapping[str, object] | None) -> StackedTrust:
+    def make_trust(self, taken: Candidate, origin: Mapping[str, object], choice: Mapping[str, object] | None) -> StackedTrust:
         """Return the trust function, with its held-out scores and the record of its fit."""
         record: Json = {
             "num_fit": self.num_rows,
