@@ -62,7 +62,7 @@ def fit_stacked(
             f"trust is {name} alone: of {stack.num_rows:,} labelled rows {stack.rarer} have the rarer outcome, and "
             f"{2 * FOLDS} are needed to compare it with more; label more source rows"
         )
-        return stack.make_trust(free[0], origin, {"taken": name, "candidates": [], "reason": reason})
+        return stack.make(free[0], origin, {"taken": name, "candidates": [], "reason": reason})
     numbers = stacked = stack.fit_logistic(CONFIDENCE, [])
     if stack.num_rows >= PROBE_ROWS and config.inputs:
         stack.fit_probes()
@@ -75,7 +75,7 @@ def fit_stacked(
             stacked = max(stacked, trees, key=lambda candidate: compute_auc_value(candidate.raw_M, stack.correct_M))
     simpler = [*free, *([] if stacked is numbers else [numbers])]
     taken, choice = choose_candidate(simpler, stacked, stack.correct_M, PROOF)
-    return stack.make_trust(taken, origin, choice)
+    return stack.make(taken, origin, choice)
 
 
 def fit_confidence(
@@ -84,7 +84,7 @@ def fit_confidence(
     """Fit one logistic regression on the numbers of the rows' answers, without the states."""
     stack = _Stack(rows, config, seed)
     few = stack.rarer < 2 * FOLDS
-    return stack.make_trust(stack.free[0] if few else stack.fit_logistic(CONFIDENCE, []), origin, None)
+    return stack.make(stack.free[0] if few else stack.fit_logistic(CONFIDENCE, []), origin, None)
 
 
 class _Stack:
@@ -202,7 +202,7 @@ class _Stack:
         columns_MK = np.concatenate([self._numbers_MK, *(out_M[:, None] for _, out_M in members)], axis=1)
         return (*self._numbers, *(member for member, _ in members)), columns_MK
 
-    def make_trust(self, taken: Candidate, origin: Mapping[str, object], choice: Mapping[str, object] | None) -> StackedTrust:
+    def make(self, taken: Candidate, origin: Mapping[str, object], choice: Mapping[str, object] | None) -> StackedTrust:
         """Return the trust function, with its held-out scores and the record of its fit."""
         record: Json = {
             "num_fit": self.num_rows,

@@ -119,7 +119,7 @@ def columns_of(source: LabelledRows, pool: LabelledRows, states: tuple[str, ...]
     stack.fit_class_probe()
     names, columns_MK = stack.join_columns(stack.members)
     nothing = Combination(names, np.zeros(len(names)), Logistic(np.zeros(len(names)), 0.0))
-    trust = stack.make_trust(Candidate(STACKED, nothing, np.zeros(len(columns_MK))), {}, None)
+    trust = stack.make(Candidate(STACKED, nothing, np.zeros(len(columns_MK))), {}, None)
     places = [pool.numbers.index(name) for name in trust.numbers]
     class_N = np.full(len(pool.part_N), np.nan)
     if LABEL in pool.numbers:
