@@ -1,8 +1,7 @@
 """Callbacks of a ``transformers.Trainer`` that keep checkpoints and report progress, and the checkpoints' folder.
 
-A checkpoint counts only once it is sealed: a list of its files with their sizes is written last. So a process that dies
-while it writes, or a full disk, never costs more than the checkpoint that was being written: the one before is removed
-after the new one is sealed, and a checkpoint without a seal is never read.
+A checkpoint is read only if it is sealed: a list of its files with their sizes is written last, and only then is the
+checkpoint before removed. So a crash or a full disk costs at most the checkpoint that was being written.
 """
 
 import json
@@ -11,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import ray.train
 import torch
@@ -22,12 +21,10 @@ from curation.refs import fingerprint
 from curation.storage.files import sync, sync_names, sync_tree
 from curation.storage.inside import run_around, to_record
 from curation.storage.paths import write_atomically
-from train.launch import find_claim_error, gather_values, require_claim
+from train.launch import find_claim_error, require_claim
 
-SEAL = "sealed.json"
-"""The file in a checkpoint that lists its other files with their sizes."""
-CHECKPOINT_SECONDS = 600.0
-"""Maximum time between two checkpoints, even if the share of steps requires none in between."""
+SEAL = "sealed.json"  # file in a checkpoint that lists its other files with their sizes
+CHECKPOINT_SECONDS = 600.0  # maximum time between two checkpoints, even if the share of steps requires none in between
 
 
 class StoredCheckpoints:
@@ -60,8 +57,8 @@ class Partial:
     ) -> Self:
         """Return the folder of a training that begins or resumes, with its stored checkpoints; every worker calls this.
 
-        The first worker prepares it; if the workers do not share it (``kept``), each prepares its own. Checkpoints of
-        other inputs (``learnt``, JSON) are not used; the location of the run directory makes no difference.
+        The first worker prepares it; if the workers do not share it (``kept``), each prepares its own. ``learnt``: the
+        training's inputs as JSON, from which the stamp is computed without the location of the run directory.
         """
         partial = cls(output, fingerprint(to_record(learnt, run_around(output))))
         if kept is not None:
@@ -134,17 +131,15 @@ class Checkpointing(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Request a checkpoint if one is due by the first worker's clock.
-
-        Raises:
-            CommitError: another driver has the run directory.
-        """
+        """Request a checkpoint if one is due by the first worker's clock; ``CommitError`` if the claim is lost."""
         is_due = args.process_index == 0 and time.monotonic() - self._saved >= CHECKPOINT_SECONDS
-        lost = str(find_claim_error(read=control.should_save) or "")
-        for lost_there, is_due_there in gather_values((lost, is_due)):
-            if lost_there:
-                raise CommitError(lost_there)
-            control.should_save = control.should_save or is_due_there
+        states: list[Any] = [(str(find_claim_error(read=control.should_save) or ""), is_due)] * args.world_size
+        if args.world_size > 1:
+            torch.distributed.all_gather_object(states, states[0])
+        for claim_error, is_due in states:
+            if claim_error:
+                raise CommitError(claim_error)
+            control.should_save = control.should_save or is_due
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         """Seal the checkpoint that all workers have written, and remove the one before."""
@@ -165,15 +160,9 @@ class Progress(TrainerCallback):
         """Report progress out of ``num_rows``, counted over all epochs."""
         self._num_rows, self._update = num_rows, update
 
-    def on_log(
-        self,
-        args: object,
-        state: TrainerState,
-        control: object,
-        logs: Mapping[str, float] | None = None,
-        **kwargs: object,
-    ) -> None:
+    def on_log(self, args: object, state: TrainerState, control: object, **kwargs: Any) -> None:
         """Pass on the progress."""
-        if self._update is not None and state.is_world_process_zero and logs and "loss" in logs:
+        logs: Mapping[str, float] = kwargs.get("logs") or {}
+        if self._update is not None and state.is_world_process_zero and "loss" in logs:
             words = ", ".join(f"{name} {logs[name]:.3f}" for name in ("loss", "reward") if name in logs)
             self._update(self._num_rows * state.global_step // state.max_steps, self._num_rows, words)

@@ -1,7 +1,7 @@
 """Combinations of columns (numbers of the answers and members' logits) that are fitted fold by fold (stacking).
 
-A labelled row's logit comes from weights fitted without it, a new row's from weights fitted on all labelled rows. The
-whole stack or a simpler function is chosen by cross-validation on the labelled rows.
+A labelled row's logit comes from weights fitted without it, a new row's from weights fitted on all labelled rows.
+Cross-validation on the labelled rows chooses the whole stack or a simpler function.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,11 +30,9 @@ from curation.trust.stacked import Combination, Logistic, PiecewiseLinearCalibra
 class Candidate(NamedTuple):
     """A function that may be chosen, with its out-of-fold scores."""
 
-    name: str
-    """``stacked``, ``fitted_confidence``, or a free signal."""
+    name: str  # ``stacked``, ``fitted_confidence``, or a free signal
     combination: Combination
-    raw_M: Float64s
-    """The out-of-fold logits of the M labelled rows."""
+    raw_M: Float64s  # out-of-fold logits of the M labelled rows
 
 
 def choose_candidate(
@@ -77,8 +75,7 @@ NUM_LEADS, LEADS = 2, (4.0, 16.0)
 so that it is penalised less. With few rows the function stays near a lead that the evidence supports; with more
 rows it departs from it. No lead, one, three and five, and one deviation for all sets were tried
 (docs/log/experiments.md)."""
-NEGLIGIBLE = 0.05
-"""Priors with less than this share of the best one's evidence are left out of an average."""
+NEGLIGIBLE = 0.05  # priors with less than this share of the best one's evidence are left out of an average
 LEARNED = 0.1
 """A member's logits of at least this deviation are a column of deviation 1; smaller ones, of a member that has learned
 little, keep their ratio to it, since they would otherwise be noise of full size."""
@@ -99,18 +96,18 @@ class Folded:
         self.correct_M, self.fold_M = correct_M, fold_M
         self.num_rows, self.num_folds = len(correct_M), int(fold_M.max()) + 1
 
-    def alone(self, name: str, column: str, column_M: Float64s) -> Candidate:
+    def fit_column(self, name: str, column: str, column_M: Float64s) -> Candidate:
         """Return a candidate that ranks rows by one column."""
         filled_M1 = _fill_missing(column_M[:, None])
         model = _average_regressions(filled_M1, self.correct_M, np.ones(1))
         deviation = float(_compute_deviations(filled_M1)[0])
-        if deviation and model.weight_K[0] < 1e-6 / deviation:  # not even 0, so that rows rank by the column
+        if deviation and model.weight_K[0] < 1e-6 / deviation:  # a tiny weight above 0, so that rows rank by the column
             weight_K = np.array([1e-6 / deviation])
             model = Logistic(weight_K, model.bias + float((model.weight_K - weight_K) @ filled_M1.mean(axis=0)))
-        # One slope and one intercept: where they are fitted hardly matters, but folds of their own would mix the ranks.
+        # Not cross-fitted: a slope and an intercept hardly depend on the fold, and several would mix the ranks.
         return Candidate(name, Combination((column,), filled_M1.mean(axis=0), model), model.logits(filled_M1))
 
-    def logistic(
+    def fit_logistic(
         self,
         name: str,
         names: tuple[str, ...],
@@ -120,7 +117,7 @@ class Folded:
         rising: Sequence[str],
         num_members: int,
     ) -> Candidate:
-        """Return a logistic regression of the columns, near one of ``leads`` as far as the evidence supports it.
+        """Return a logistic regression of the columns, close to one of ``leads`` as far as the evidence supports it.
 
         The weights of the columns ``rising`` are not below 0. The last ``num_members`` columns are logits of members.
         """
@@ -143,7 +140,7 @@ class Folded:
         out_M, level_F = np.zeros(self.num_rows), np.zeros(self.num_folds)
         for fold in range(self.num_folds):
             held_M = self.fold_M == fold
-            if not 0 < self.correct_M[~held_M].sum() < (~held_M).sum():  # a handful of rows
+            if not 0 < self.correct_M[~held_M].sum() < (~held_M).sum():  # few rows, of one outcome
                 continue
             model, filled_MK = fitted(~held_M), _fill_missing(columns_MK, ~held_M)
             level_F[fold] = model.logits(filled_MK[~held_M]).mean()
@@ -151,7 +148,7 @@ class Folded:
         out_M += (level_F.mean() - level_F)[self.fold_M]
         return out_M
 
-    def trees(self, name: str, names: tuple[str, ...], columns_MK: Float64s, config: TrustConfig) -> Candidate:
+    def fit_trees(self, name: str, names: tuple[str, ...], columns_MK: Float64s, config: TrustConfig) -> Candidate:
         """Return boosted trees of the columns, calibrated by the line that fits their out-of-fold logits."""
         filled_MK, out_M = _fill_missing(columns_MK), np.empty(self.num_rows)
         settings = config.model_copy(update={"class_weight": 0.0})
@@ -173,9 +170,7 @@ def assign_folds(
     """Return each row's fold, int64 [M]: rows of a class take folds in turn, in the order of a seeded hash.
 
     With ``cluster_M`` whole clusters are assigned, so that folds have about equal numbers of rows and of right rows.
-
-    Raises:
-        DegenerateSourceError: there are fewer clusters than folds.
+    Raise ``DegenerateSourceError`` if there are fewer clusters than folds.
     """
     fold_M = np.empty(len(correct_M), dtype=np.int64)
     if cluster_M is not None:
@@ -185,8 +180,8 @@ def assign_folds(
                 "folds of a fit; label rows of more groups, or set trust.kind: internal_confidence"
             )
         by_id = np.argsort(row_ids_M)
-        deal = StratifiedGroupKFold(folds, shuffle=True, random_state=derive(seed, "stack folds"))
-        parts = deal.split(np.zeros((len(by_id), 1)), correct_M[by_id], cluster_M[by_id])
+        splitter = StratifiedGroupKFold(folds, shuffle=True, random_state=derive(seed, "stack folds"))
+        parts = splitter.split(np.zeros((len(by_id), 1)), correct_M[by_id], cluster_M[by_id])
         for fold, (_, held) in enumerate(parts):
             fold_M[by_id[held]] = fold
         return fold_M

@@ -2,8 +2,8 @@
 
 The loss of a pair is -log sigmoid(beta (r_chosen - r_rejected)), where r is an answer's log-probability, end token
 included, less that under the reference, and a step takes the mean over its pairs. The reference is the base: the model
-without its adapter or, where all weights are trained, a copy that is frozen. This is our code rather than TRL's, so
-that row order, workers and checkpoints are those of the other trainings; its step equals TRL's.
+without its adapter or, if all weights are trained, a frozen copy. Row order, workers and checkpoints are those of
+:class:`train.sft.RowTrainer`; a step equals that of TRL's trainer.
 
 Shapes: B pairs of a batch, whose 2B sequences are the chosen ones and then the rejected ones; T tokens of the longest,
 K last positions, V words of the vocabulary.
@@ -71,7 +71,7 @@ class DpoTrainer(RowTrainer):
     """A trainer that prefers each pair's chosen answer."""
 
     def __init__(self, config: DpoConfig, *, model: Any, **given: Any) -> None:
-        """Keep a copy of the model as reference if all weights are trained; else it is the model without adapter."""
+        """Copy the model as reference if all weights are trained; else the reference is the model without adapter."""
         self._reference = make_reference(model, given["args"]) if config.lora is None else None
         super().__init__(config, model=model, **given)
 

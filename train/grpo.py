@@ -1,16 +1,16 @@
 """Group relative policy optimisation (GRPO; Shao et al. 2024, arXiv 2402.03300) on the selected prompts.
 
-The engine is TRL's ``GRPOTrainer``; the paper's is VeRL. Our code draws the answers
-(``train.rollouts``, ``train.rollouts_vllm``), rewards them, orders the rows and monitors the training. Each batch of
-prompts gives one optimizer step, so that answers never come from older weights and no checkpoint contains them. The
-reward is 1 if the label of an answer is the row's selected label.
+The engine is TRL's ``GRPOTrainer``; the paper's is VeRL. Our code draws the answers (``train.rollouts``,
+``train.rollouts_vllm``), rewards them, orders the rows and monitors the training. Each batch of prompts gives one
+optimizer step, so that answers never come from older weights and no checkpoint contains them. The reward is 1 if the
+label of an answer is the row's selected label.
 """
 
 import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from transformers.utils.logging import disable_progress_bar
 from curation.config import DomainConfig
 from curation.config.models import GrpoConfig
 from curation.domains import Domain, get_domain
-from curation.errors import ConfigError, SourceError
+from curation.errors import ConfigError
 from curation.escaping import get_logger
 from curation.json_types import JsonView
 from curation.models import check_tokens, fetch_model, load_tokenizer
@@ -43,7 +43,7 @@ from train.models import (
 from train.rollouts import Rollout, Rollouts, RolloutTask, TransformersRollouts, Wanted, grade, make_seeds
 from train.rollouts_vllm import VllmRollouts, is_vllm_backend
 from train.tokens import prompt_ids
-from train.trainer import Guarded, make_arguments, train_student
+from train.trainer import Guarded, check_lengths, make_arguments, train_student
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # its rollout_func is pinned by constraints.txt
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -53,11 +53,10 @@ with warnings.catch_warnings(action="ignore"):  # of versions of vLLM: draws are
 
 log = get_logger(__name__)
 
-CHECKPOINT_SHARE = 0.1
-"""The share of the steps between two checkpoints; a killed worker loses at most this much."""
+CHECKPOINT_SHARE = 0.1  # share of the steps between two checkpoints; a killed worker loses at most this much
 LOGGING_SHARE = 0.005
-"""The share of the steps between two points of a recorded curve: means over these steps, but of ``grad_norm`` and
-``learning_rate`` the values of the last one. After a kill, the first point is of the steps since the checkpoint."""
+"""The share of the steps between two points of a curve. A point is the mean over these steps, but the last value for
+``grad_norm`` and ``learning_rate``. After a kill, the first point is of the steps since the checkpoint."""
 CURVES = {
     **{name: name for name in ("step", "reward", "parsed", "kl", "entropy", "truncated")},
     **{name: name for name in ("grad_norm", "gap", "learning_rate", "reward_errors")},
@@ -65,8 +64,7 @@ CURVES = {
     "length": "completions/mean_length",
 }
 """The measure of TRL or :class:`Game` for each curve of the record, by the curve's name."""
-MAX_WEIGHT = 2.0
-"""Maximum importance weight of a token: its probability under the trained model over that of its draw."""
+MAX_WEIGHT = 2.0  # maximum importance weight of a token: its probability under the trained model over that of its draw
 
 
 def train_grpo(base: ModelRef, rows: TableRef, config: GrpoConfig, **how: Any) -> TrainingResult:
@@ -88,8 +86,7 @@ class Questions(NamedTuple):
     prompts: Sequence[str]
     labels: Sequence[str | None]
     """The answers that are rewarded; rows without one are kept, so that all arms have equally many rows."""
-    examples: Sequence[JsonView]
-    """The rows of the pool, with their ``row_id``."""
+    examples: Sequence[JsonView]  # rows of the pool, with their ``row_id``
 
 
 def _learn(
@@ -114,10 +111,7 @@ def reinforce(
     progress: Callable[[int, int, str], None] | None = None,
     kept: StoredCheckpoints | None = None,
 ) -> TrainingRecord:
-    """Train ``base`` and save the result; all, errors too, is as for :meth:`train.sft.RowTrainer.train_on`.
-
-    Over-long prompts are dropped and counted.
-    """
+    """Train ``base`` and save the result, as :meth:`train.sft.RowTrainer.train_on`; over-long prompts are dropped."""
     start, config = time.monotonic(), resolve_compute_dtype(config, base)
     set_seed(seed)
     disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -135,8 +129,8 @@ def reinforce(
     model = make_trainable(load_base(fetch_model(base), config), None)  # TRL adds an adapter itself
     check_tokens(base, tokenizer, model)
     rollouts = _make_rollouts(tokenizer, model, base, config, tasks)
-    set_seed(seed)  # an engine sets it, too
-    game = Game(tasks, order, domain, config, rollouts, seed=seed)
+    set_seed(seed)  # again, since an engine sets it
+    game = Game(tasks=tasks, order=order, domain=domain, config=config, rollouts=rollouts, seed=seed)
     trainer = Trainer(
         model=model,
         reward_funcs=[game.reward],
@@ -151,7 +145,7 @@ def reinforce(
         trainer.complete(unfinished)
     finally:
         rollouts.close()
-    # What the last entry has of steps after the last point has no loss.
+    # The last entry may summarise steps after the last point; it has no loss.
     history = [entry for entry in trainer.state.log_history if {"reward", "loss"} <= entry.keys()]
     record = TrainingRecord(
         num_rows=len(tasks),
@@ -169,18 +163,13 @@ def reinforce(
 def _make_tasks(tokenizer: Any, questions: Questions, config: GrpoConfig, *, name: str) -> list[RolloutTask]:
     """Return the rows whose prompts are short enough as tasks."""
     prompts = questions.prompts
-    if not prompts:
-        raise SourceError(f"{name}: no rows to train on; a selection of at least one row is needed")
     ids = prompt_ids(tokenizer, prompts, chat_template=config.chat_template)
     tasks = [
         RolloutTask(row_id=example["row_id"], prompt=prompt, example=example, label=label)
         for prompt, label, example in zip(ids, questions.labels, questions.examples, strict=True)
         if len(prompt) <= config.max_length
     ]
-    if num_long := len(prompts) - len(tasks):
-        log.warning("%s: %d of %d prompts exceed %d tokens", name, num_long, len(prompts), config.max_length)
-    if not tasks:
-        raise SourceError(f"{name}: all {len(prompts)} prompts exceed max_length {config.max_length}; raise it")
+    check_lengths(name, "prompts", num=len(prompts), num_kept=len(tasks), max_length=config.max_length)
     if num_without := sum(task.label is None for task in tasks):
         log.warning("%s: %d of %d rows have no label; their rewards are all 0", name, num_without, len(tasks))
     return tasks
@@ -205,7 +194,7 @@ def _make_arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed:
         top_entropy_quantile=1.0,
         mask_truncated_completions=False,
         disable_dropout=True,
-        # the draws are ours, whichever the backend, and so is their importance weight (Trainer)
+        # answers and their importance weights (Trainer) are ours with either backend
         use_vllm=False,
         temperature=config.rollouts.temperature,
         top_p=1.0,
@@ -225,7 +214,7 @@ def _make_arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed:
             "dtype": config.compute_dtype,
         },
         trust_remote_code=base.code is not None,
-        # what is kept and told
+        # checkpoints and logs
         save_steps=CHECKPOINT_SHARE,
         logging_steps=LOGGING_SHARE,
         log_completions=False,
@@ -249,44 +238,38 @@ def _make_rollouts(
     )
 
 
+@dataclass(kw_only=True, eq=False)
 class Game:
     """The answers drawn for a batch and their rewards; each worker has its share of both."""
 
-    def __init__(
-        self,
-        tasks: Sequence[RolloutTask],
-        order: Sequence[int],
-        domain: Domain,
-        config: GrpoConfig,
-        rollouts: Rollouts,
-        *,
-        seed: int,
-    ) -> None:
-        self._tasks, self._order, self._domain, self.config = tasks, order, domain, config
-        self._rollouts, self._seed = rollouts, seed
-        self._played: list[tuple[RolloutTask, Rollout]] = []
+    tasks: Sequence[RolloutTask]
+    order: Sequence[int]  # indices of the tasks by place in the training
+    domain: Domain
+    config: GrpoConfig
+    rollouts: Rollouts
+    seed: int
+    played: list[RolloutTask] = field(default_factory=list)  # tasks of the last draw
+    drawn: list[Rollout] = field(default_factory=list)
 
     def play(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
         """Draw answers (TRL's ``rollout_func``). ``prompts`` are places of the training, each ``group_size`` times."""
         places = [int(place) for place in prompts]
-        tasks = [self._tasks[self._order[place]] for place in places]
+        self.played = [self.tasks[self.order[place]] for place in places]
         start = trainer.accelerator.process_index * len(prompts)
-        drawn = make_seeds(self._seed, places, self.config.group_size, start)
-        wanted = [Wanted(task.prompt, seed) for task, seed in zip(tasks, drawn, strict=True)]
-        found = self._rollouts.draw(wanted, trainer)
-        self._played = list(zip(tasks, found, strict=True))
+        seeds = make_seeds(self.seed, places, self.config.group_size, start)
+        wanted = [Wanted(task.prompt, seed) for task, seed in zip(self.played, seeds, strict=True)]
+        self.drawn = self.rollouts.draw(wanted, trainer)
         return {
-            "prompt_ids": [task.prompt for task in tasks],
-            "completion_ids": [rollout.tokens for rollout in found],
-            "logprobs": [rollout.logprobs for rollout in found],
+            "prompt_ids": [task.prompt for task in self.played],
+            "completion_ids": [rollout.tokens for rollout in self.drawn],
+            "logprobs": [rollout.logprobs for rollout in self.drawn],
         }
 
     def reward(self, *, log_metric: Callable[[str, float], None], **kwargs: object) -> list[float | None]:
         """Return the rewards of the answers just drawn, as TRL's reward function."""
-        tasks, texts = [task for task, _ in self._played], [rollout.text for _, rollout in self._played]
-        graded = grade(self._domain, tasks, texts)
+        graded = grade(self.domain, self.played, [rollout.text for rollout in self.drawn])
         log_metric("parsed", float(np.mean([item.parsed for item in graded])))
-        log_metric("truncated", float(np.mean([rollout.truncated for _, rollout in self._played])))
+        log_metric("truncated", float(np.mean([rollout.truncated for rollout in self.drawn])))
         log_metric("reward_errors", float(np.mean([item.problem is not None for item in graded])))
         return [float(item.right) for item in graded]
 

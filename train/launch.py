@@ -1,12 +1,11 @@
 """Launches a training loop on the workers that the configuration requests, and restarts it when they die.
 
-Several workers form a worker group of Ray Train. A single worker is a process that outlives the training
-(:class:`TrainProcess`): its start, mostly imports, is a large part of a short training, so later trainings with the
-same resources use it too.
+Several workers form a worker group of Ray Train. A single worker is a process that later trainings with the same
+resources use too (:class:`TrainProcess`), since its start, mostly imports, is a large part of a short training.
 
-A driver that is cut off, or paused for longer than its lease lives, does not end its workers. They would go on and
-write checkpoints and the result where the next driver's training writes. So the first worker reads the lease now and
-then, in a thread of its own as a store that is down lets it wait, and again before it writes.
+A driver that is cut off, or paused for longer than its lease lives, does not end its workers, which would go on to
+write where the next driver's training writes. So the first worker reads the lease now and then (in a thread, since a
+store that is down makes it wait) and again before it writes.
 """
 
 import gc
@@ -18,7 +17,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow.fs
 import ray
@@ -38,14 +37,10 @@ from curation.storage.paths import Place, Remote, to_place, write_atomically
 from curation.tasks import find_root_error
 from curation.telemetry.standing import Update, follow_progress, note_progress
 
-Value = TypeVar("Value")
-
-HEALTH_CHECK_SECONDS = "0.2"
-"""The interval at which Ray Train checks its workers; its default of 2 s dominates short runs."""
+HEALTH_CHECK_SECONDS = "0.2"  # interval at which Ray Train checks its workers; its default of 2 s dominates short runs
 FINAL = (ConfigError, DegenerateSourceError, SourceError, TrainingError)
 """Errors that all workers raise together and would raise again, so that the training is not retried."""
-LOOK_SECONDS = 5.0
-"""The time between two readings of the lease."""
+LOOK_SECONDS = 5.0  # time between two readings of the lease
 NOTE_SECONDS, REMOTE_SECONDS = 1.0, 10.0
 """Minimum seconds between two notes of progress, in a file system and in an object store."""
 
@@ -53,15 +48,6 @@ NOTE_SECONDS, REMOTE_SECONDS = 1.0, 10.0
 def count_workers() -> int:
     """Return the number of workers of this training."""
     return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-
-
-def gather_values(value: Value) -> list[Value]:
-    """Return the values of all workers, by rank; every worker gets the same list."""
-    if count_workers() == 1:
-        return [value]
-    found: list[Any] = [None] * count_workers()
-    torch.distributed.all_gather_object(found, value)
-    return found
 
 
 _claim: LeaseClaim | None = None
@@ -111,11 +97,11 @@ class Notes:
         self._noted = -self._pause
 
     def note(self, done: int, total: int, words: str = "") -> None:
-        """Note what is done, of how much, with ``words`` on its quality; most notes that come soon are left out."""
+        """Write the progress, with ``words`` on its quality, unless the last note is recent and more is to be done."""
         now = time.monotonic()
         if done >= total or now - self._noted >= self._pause:
             self._noted = now
-            with suppress(OSError):  # a training goes on where the store is away
+            with suppress(OSError):  # a training goes on while the store is unreachable
                 note_progress(self._path, done, total, words)
 
 
@@ -123,7 +109,7 @@ class TrainProcess:
     """A process that trains several models in turn; if it dies, a new one starts."""
 
     def __init__(self, config: TrainSection, *, hold_cpus: bool = True) -> None:
-        """Set whether Ray reserves the process's CPUs as long as it lives (``hold_cpus``)."""
+        """Start no process yet; with ``hold_cpus`` Ray reserves its CPUs as long as it lives."""
         self._make = ray.remote(_Worker).options(
             **nodes.make_ray_options(config.per_worker if hold_cpus else {**config.per_worker, "CPU": 0}),
             max_restarts=0,
@@ -199,9 +185,9 @@ def launch(
     update: Update = lambda standing: None,
     unit: str = "rows",
 ) -> None:
-    """Run ``loop(task, notes)`` in every worker; the task also has ``config``, and the first worker has ``notes``.
+    """Run ``loop(task, notes)`` in every worker, with ``config`` in the task; only the first worker has ``notes``.
 
-    ``<output>.ray`` keeps checkpoints until the training ends. ``update`` receives what the notes say, in ``unit``.
+    ``<output>.ray`` keeps checkpoints until the training ends. ``update`` receives the notes' progress, in ``unit``.
 
     Raises:
         RunFailedError: it failed more than ``config.max_failures`` times; the same call resumes the same ``name``.
@@ -246,7 +232,7 @@ def _launch_group(task: Json, config: TrainSection, *, name: str, storage: Place
         wait_for_call(trainer.fit)
     except ray.train.TrainingFailedError as error:
         failures = error.worker_failures if isinstance(error, ray.train.WorkerGroupError) else {}
-        for _, failure in sorted(failures.items()):  # the first worker's says to whom
+        for _, failure in sorted(failures.items()):  # the first worker's error names the other driver
             if isinstance(lost := find_root_error(failure), CommitError):
                 raise lost from None
         raise _make_failure(name, error) from error
@@ -258,7 +244,7 @@ def _make_failure(name: str, error: BaseException) -> RunFailedError:
 
 
 def remove(storage: Place) -> None:
-    """Remove a folder that Ray wrote, with Ray's library (pyarrow), which marks folders by objects of their own."""
+    """Remove a folder that Ray wrote, by pyarrow as Ray does, since it creates objects that mark folders."""
     filesystem, path = pyarrow.fs.FileSystem.from_uri(str(storage))
     if filesystem.get_file_info(path).type != pyarrow.fs.FileType.NotFound:
         filesystem.delete_dir(path)

@@ -1,8 +1,8 @@
-"""The model that a training makes from a base: its trainable weights or adapter, its files and its references."""
+"""Models to train and trained models: what of a base is trainable, and the result with the record of its training."""
 
 import json
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from curation.config import LmStudentConfig, LoraConfig
 from curation.config.models import ADAPTER_MEND
@@ -16,50 +16,43 @@ if TYPE_CHECKING:
     import peft
     from transformers import PreTrainedModel
 
-TRAINING = "training.json"
-"""The file beside a trained model that holds its ``TrainingRecord``."""
+TRAINING = "training.json"  # file beside a trained model that holds its ``TrainingRecord``
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRecord:
     """The record of how a model was trained."""
 
-    num_rows: int
-    """The number of rows trained on."""
+    num_rows: int  # number of rows trained on
     num_dropped: int
     """The number of given rows that were dropped as longer than ``max_length``. 0 for a student that teaches,
     because :mod:`curation.stages.gold` excludes such rows before the selection."""
-    num_epochs: int
-    """The number of passes over the rows, computed from all given rows, including dropped ones."""
-    losses: list[float]
-    """The mean loss of each logging interval; for supervised fine-tuning, in nats per token."""
+    num_epochs: int  # number of passes over the rows, computed from all given rows, including dropped ones
+    losses: list[float]  # mean loss of each logging interval; for supervised fine-tuning, in nats per token
     seconds: float
     curves: dict[str, list[float | None]] = field(default_factory=dict)
     """Further measures by name, with ``step``: one value per logging interval, ``None`` if not measured."""
-    dropped: list[int] = field(default_factory=list)
-    """The ids of the rows that were dropped, ascending."""
+    dropped: list[int] = field(default_factory=list)  # ids of the rows that were dropped, ascending
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingResult:
+class TrainingResult(NamedTuple):
     """A trained model and the record of its training."""
 
     model: ModelRef
     record: TrainingRecord
 
 
-def count_warm_up_steps(wanted: int, num_steps: int) -> int:
-    """Return the number of warm-up steps: ``wanted``, but less than a third of all steps."""
-    return max(0, min(wanted, (num_steps - 1) // 3))
+def count_warm_up_steps(requested: int, num_steps: int) -> int:
+    """Return the number of warm-up steps: ``requested``, but less than a third of all steps."""
+    return max(0, min(requested, (num_steps - 1) // 3))
 
 
 def load_base(base: ModelRef, config: LmStudentConfig) -> "PreTrainedModel":
     """Return the base of a training on the CPU; raise ``ConfigError`` if it has an adapter.
 
-    With a new adapter none of its weights are trained, so they are stored in the compute type of the training: autocast
-    would otherwise cast every float32 weight at each use, and each weight would take 4 bytes. Weights that are trained
-    are always float32: bfloat16 has 8 bits, and an update of AdamW below 1/256 of a weight would be rounded away (mixed
-    precision with master weights; Micikevicius et al. 2018, arXiv 1710.03740).
+    With a new adapter none of its weights are trained, so they have the training's compute type, which saves memory and
+    autocast's conversions. Weights that are trained are float32, since an update of AdamW below 1/256 of a weight is
+    lost in bfloat16 (master weights; Micikevicius et al. 2018, arXiv 1710.03740).
     """
     if base.adapter is not None:
         raise ConfigError(f"{base.base}: {ADAPTER_MEND}")
@@ -80,13 +73,8 @@ def make_adapter_config(lora: LoraConfig) -> "peft.LoraConfig":
     """Return an adapter on all linear layers but the output embedding."""
     import peft
 
-    return peft.LoraConfig(
-        r=lora.rank,
-        lora_alpha=lora.alpha,
-        lora_dropout=lora.dropout,
-        target_modules="all-linear",
-        task_type="CAUSAL_LM",
-    )
+    layers = {"target_modules": "all-linear", "task_type": "CAUSAL_LM"}
+    return peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, **layers)
 
 
 def read_saved(base: ModelRef, lora: LoraConfig | None, output: Place) -> TrainingResult:

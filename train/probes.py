@@ -1,8 +1,8 @@
 """Fits probes on the states: of right and wrong, and of a row's class if labels are a closed set.
 
 With the targets +1 and -1 and few rows for many numbers, ridge regression ranks rows as linear discriminant analysis
-with a shrunken covariance does. Its closed form gives the scores of left-out folds, so that the strength of the penalty
-costs no fit either.
+with a shrunken covariance does. Its closed form gives the scores of left-out folds, so that neither these nor the
+choice of the penalty's strength takes further fits.
 
 The target of a class probe (``curation.trust.class_probe``) is the gold class of the labelled rows. Where a row has
 only a grade, a right label is its class, and a wrong one excludes a class. Probes of the given labels themselves, which
@@ -24,8 +24,7 @@ from train.trust_loop import LabelledRows
 
 STRENGTHS = tuple(10.0 ** np.arange(-1, 4.1, 0.5))
 """Strengths of the penalty, for inputs of deviation 1 and a Gram matrix divided by the number of inputs."""
-MOST = 4_096
-"""Maximum number of rows of a fit if rows and numbers both exceed it; the other rows then need no fold."""
+MOST = 4_096  # maximum number of rows of a fit if rows and numbers both exceed it; the other rows then need no fold
 
 
 class Ridge(NamedTuple):
@@ -101,16 +100,14 @@ def _solve_left_out(part_BR: Tensor, residual_BC: Tensor) -> Tensor:
     return residual_BC + added_BC
 
 
-SHARPNESS = 10.0 ** np.arange(-1, 2.6, 0.1)
-"""Factors of the scores, one of which the out-of-fold likelihood chooses."""
+SHARPNESS = 10.0 ** np.arange(-1, 2.6, 0.1)  # factors of the scores, one of which the out-of-fold likelihood chooses
 
 
 class ClosedLabels(NamedTuple):
     """A closed set of labels, and the table with the gold labels of the labelled rows."""
 
     classes: tuple[str, ...]
-    examples: TableRef
-    """The source split, with ``gold``."""
+    examples: TableRef  # source split, with ``gold``
 
 
 def with_classes(rows: LabelledRows, labels: TableRef, closed: ClosedLabels) -> LabelledRows:
@@ -148,7 +145,7 @@ def fit_class_probe(
     found = fit_ridge(hidden_MD, target_MC, fold_M)
 
     def likelihood(factor: float) -> float:
-        """Return that of the targets under the scores times this factor, as logits of a softmax."""
+        """Return the log-likelihood of the targets if the scores times this factor are the logits of a softmax."""
         logit_MC = found.out_of_fold_NC * factor
         return float((target_MC * (logit_MC - np.logaddexp.reduce(logit_MC, axis=1, keepdims=True))).sum())
 
@@ -164,10 +161,10 @@ def fit_class_probe(
 
 
 def compute_targets(label_M: Float64s, correct_M: Bools, gold_M: Float64s, num_classes: int) -> Float64s:
-    """Return the probability of each class for each row, as far as it is known, float64 [M, C].
+    """Return what is known of each row's class as probabilities, float64 [M, C].
 
     A row without a known class has the frequencies of the classes among the known rows, without the class that its
-    label wrongly gives. NaN stands for a label or a gold label that is none of the classes.
+    label wrongly gives. A label or a gold label outside the classes is NaN.
     """
     known_M = np.where(np.isnan(gold_M) & correct_M, label_M, gold_M)
     is_known_M = ~np.isnan(known_M)

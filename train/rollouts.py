@@ -1,12 +1,11 @@
 """Draws a student's own answers while it learns, and rewards them.
 
-Each answer has a random stream of its own, from the run's seed, its prompt's place in the training and its number in
-the group. So neither the number of workers nor a restart changes what is drawn, up to the rounding of the model itself.
+Each answer has its own random stream, from the run's seed, its prompt's place in the training and its number in the
+group. So neither the number of workers nor a restart changes the answers, up to the rounding of the model itself.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,8 +32,7 @@ class RolloutTask:
     """A row to learn from."""
 
     row_id: int
-    prompt: list[int]
-    """Token ids."""
+    prompt: list[int]  # token ids
     example: Example
     label: str | None
     """The trusted label: the teacher's, or in gold arms the gold one; ``None`` if unparsed (no answer is right)."""
@@ -45,21 +43,16 @@ class GradedAnswer(NamedTuple):
 
     right: bool
     parsed: bool
-    problem: str | None = None
-    """The reason why the domain could not grade the answer, which then counts as wrong."""
+    problem: str | None = None  # reason why the domain could not grade the answer, which then counts as wrong
 
 
 def grade(domain: Domain, tasks: Sequence[RolloutTask], texts: Sequence[str]) -> list[GradedAnswer]:
     """Return the grade of each answer by the domain."""
     read = [attempt(domain.parse, text, task.example) for task, text in zip(tasks, texts, strict=True)]
-    asked = [
-        place
-        for place, (task, (_, problem)) in enumerate(zip(tasks, read, strict=True))
-        if not problem and task.label is not None
-    ]
-    labels, golds = [read[place][0] for place in asked], [str(tasks[place].label) for place in asked]
-    checked = check_labels(domain, labels, golds, [tasks[place].example for place in asked])
-    verdicts = dict(zip(asked, checked, strict=True))
+    gradable = [place for place, task in enumerate(tasks) if not read[place][1] and task.label is not None]
+    labels, golds = [read[place][0] for place in gradable], [str(tasks[place].label) for place in gradable]
+    checked = check_labels(domain, labels, golds, [tasks[place].example for place in gradable])
+    verdicts = dict(zip(gradable, checked, strict=True))
     found = []
     for place, (label, problem) in enumerate(read):
         verdict, parsed = verdicts.get(place, False), label is not None
@@ -72,23 +65,17 @@ def grade(domain: Domain, tasks: Sequence[RolloutTask], texts: Sequence[str]) ->
 class Wanted(NamedTuple):
     """An answer to be drawn."""
 
-    prompt: list[int]
-    """Token ids."""
-    seed: int
-    """The seed of the answer's random stream, 63 bits."""
+    prompt: list[int]  # token ids
+    seed: int  # seed of the answer's random stream, 63 bits
 
 
 class Rollout(NamedTuple):
     """A drawn answer."""
 
-    tokens: list[int]
-    """The sampled ids, with the end token if it was drawn; at least one."""
-    logprobs: list[float]
-    """Log-probability of each token under the distribution that it was drawn from."""
-    text: str
-    """The text of the answer without special tokens."""
-    truncated: bool
-    """Whether the answer reached ``max_tokens`` without an end."""
+    tokens: list[int]  # sampled ids, with the end token if it was drawn; at least one
+    logprobs: list[float]  # log-probability of each token under the distribution that it was drawn from
+    text: str  # text of the answer without special tokens
+    truncated: bool  # whether the answer reached ``max_tokens`` without an end
 
 
 class Rollouts(ABC):
@@ -128,14 +115,21 @@ class TransformersRollouts(Rollouts):
 
     def draw(self, wanted: Sequence[Wanted], trainer: Any) -> list[Rollout]:
         """Return the answers; see :meth:`Rollouts.draw`. Prompts of similar length share a batch."""
+        from trl.models.utils import unwrap_model_for_generation
+
         order = sorted(range(len(wanted)), key=lambda place: len(wanted[place].prompt), reverse=True)
         found: dict[int, Rollout] = {}
-        with _generating(trainer) as model:
+        how = {"gradient_checkpointing_kwargs": trainer.args.gradient_checkpointing_kwargs}
+        unwrapped = unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator, **how)
+        with unwrapped as model, torch.no_grad():
+            was_training = model.training
+            model.eval()
             while len(found) < len(wanted):
                 rest = order[len(found) :]
                 size = max(1, BATCH_TOKENS // (len(wanted[rest[0]].prompt) + self._config.max_tokens))
                 answers = self._draw(model, [wanted[place] for place in rest[:size]])
                 found.update(zip(rest[:size], answers, strict=True))
+            model.train(was_training)
         return [found[place] for place in range(len(wanted))]
 
     def _draw(self, model: Any, wanted: Sequence[Wanted]) -> list[Rollout]:
@@ -176,24 +170,3 @@ class TransformersRollouts(Rollouts):
             ids_BT, mask_BT = token_B1, torch.cat([mask_BT, torch.ones_like(token_B1)], dim=1)
             read = {"position_ids": read["position_ids"][:, -1:] + 1, "past_key_values": output.past_key_values}
         return list(map(self._cut, tokens, logprobs))
-
-
-@contextmanager
-def _generating(trainer: Any) -> Iterator[Any]:
-    """Yield the trained model with all its weights here, in evaluation mode, as TRL itself generates with it."""
-    from trl.models.utils import unwrap_model_for_generation
-
-    with (
-        unwrap_model_for_generation(
-            trainer.model_wrapped,
-            trainer.accelerator,
-            gradient_checkpointing_kwargs=trainer.args.gradient_checkpointing_kwargs,
-        ) as model,
-        torch.no_grad(),
-    ):
-        was_training = model.training
-        model.eval()
-        try:
-            yield model
-        finally:
-            model.train(was_training)

@@ -1,7 +1,7 @@
 """Rollouts by a vLLM engine in the training's own process, which shares its GPU and sleeps while the weights train.
 
-Before each draw the engine gets the current weights. An adapter is added to copies of them, one layer at a time, so
-that a draw leaves the trained weights bit by bit as they were (TRL merges and unmerges in place; bfloat16 drifts so).
+Before each draw the engine gets the current weights. An adapter is added to copies of them, one layer at a time: TRL
+merges and unmerges it in place, by which trained weights in bfloat16 would drift.
 """
 
 import gc
@@ -28,8 +28,7 @@ log = get_logger(__name__)
 CPU_CACHE_BYTES = 1 << 30
 MAX_RUNNING = 256  # maximum number of answers that an engine runs at once, vLLM's default of ``max_num_seqs``
 
-_asleep: list[Any] = []
-"""The sleeping engines of ended trainings."""
+_asleep: list[Any] = []  # sleeping engines of ended trainings
 
 
 def is_vllm_backend(config: GrpoConfig, architecture: str) -> bool:
@@ -65,19 +64,6 @@ def _find_vllm_problem(architecture: str, *, on_gpu: bool) -> str | None:
     return None
 
 
-def _find_ranks() -> dict[str, int]:
-    """Return the environment variables that vLLM lacks to find its place in a group of workers.
-
-    Ray Train sets them, but a group left by an earlier engine has none. They hold only while the engine starts, since a
-    process that starts later would take itself for a member of the group.
-    """
-    if not torch.distributed.is_initialized():
-        return {}
-    rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    wanted = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size}
-    return {name: number for name, number in wanted.items() if name not in os.environ}
-
-
 class VllmRollouts(Rollouts):
     """Draws by a vLLM engine, each answer with its own seed."""
 
@@ -91,10 +77,9 @@ class VllmRollouts(Rollouts):
         dtype: str,
         longest_prompt: int,
     ) -> None:
-        """Start an engine of ``model``, the base; all workers of a training start theirs together.
+        """Start an engine of ``model``, the base, or raise ``ModelError``; all workers start theirs together.
 
-        ``dtype`` is the type of the engine's weights and cache, ``longest_prompt`` is in tokens. Raise ``ModelError``
-        if it does not start.
+        ``dtype`` is the type of the engine's weights and cache, ``longest_prompt`` is in tokens.
         """
         super().__init__(tokenizer, config.rollouts, ends)
         set_environment(VLLM_LOGGING_LEVEL="WARNING")
@@ -105,19 +90,32 @@ class VllmRollouts(Rollouts):
         ranks = config.rollouts.tensor_parallel
         answers = config.global_batch_size * config.group_size // config.num_workers * ranks
         self._group = _make_group(ranks)
+        # Variables by which vLLM finds its place in a group of workers. Ray Train sets them, but a group left by an
+        # earlier engine has none. They hold only while the engine starts: a later process would join the group.
+        places: dict[str, int] = {}
+        if not self._owns_group:
+            rank = torch.distributed.get_rank()
+            places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": torch.distributed.get_world_size()}
+        engine: dict[str, Any] = {
+            "dtype": dtype,
+            "skip_tokenizer_init": True,
+            "logprobs_mode": "processed_logprobs",  # at the temperature
+            "disable_log_stats": True,
+            "max_model_len": longest_prompt + config.rollouts.max_tokens,
+            "max_num_seqs": min(answers, MAX_RUNNING),
+            "tensor_parallel_size": ranks,
+            "distributed_executor_backend": "uni" if self._owns_group else "external_launcher",
+        }
+        if self._sleeps:
+            engine |= {"enable_sleep_mode": True, "gpu_memory_utilization": config.rollouts.gpu_memory}
+        else:
+            engine |= {"kv_cache_memory_bytes": CPU_CACHE_BYTES, "enforce_eager": True}
         set_num_threads = torch.set_num_threads
         try:
-            with patch_environment(**_find_ranks()):
-                self._llm: Any = _start(
-                    config,
-                    model,
-                    dtype=dtype,
-                    max_model_len=longest_prompt + config.rollouts.max_tokens,
-                    max_num_seqs=min(answers, MAX_RUNNING),
-                    tensor_parallel_size=ranks,
-                    gpu_memory_utilization=config.rollouts.gpu_memory,
-                    distributed_executor_backend="uni" if self._owns_group else "external_launcher",
-                )
+            with patch_environment(**{name: place for name, place in places.items() if name not in os.environ}):
+                from vllm import LLM
+
+                self._llm: Any = LLM(**make_engine_arguments(model) | engine)
         except (RuntimeError, ValueError, OSError, AssertionError, ImportError, AttributeError, KeyError) as error:
             raise ModelError(
                 f"model {model.base!r}: vLLM's engine for rollouts did not start: {type(error).__name__}: {error}"
@@ -153,13 +151,18 @@ class VllmRollouts(Rollouts):
         prompts = [{"prompt_token_ids": item.prompt} for item in together]
         found = self._llm.generate(prompts, params, use_tqdm=False)
         self._sleep()
-        return [self._make_rollout(output.outputs[0]) for output in found[start : start + len(wanted)]]
+        rollouts = []
+        for answer in (output.outputs[0] for output in found[start : start + len(wanted)]):
+            logprobs = [answer.logprobs.logprobs[first] for first in answer.logprobs.start_indices]
+            rollout = self._cut(list(answer.token_ids), logprobs)
+            rollouts.append(rollout._replace(truncated=rollout.truncated and answer.finish_reason == "length"))
+        return rollouts
 
     def close(self) -> None:
         """End the engine and free its memory; in a group of workers it sleeps on and ends with its process."""
         if self._owns_group:
             self._llm.llm_engine.engine_core.shutdown()
-        else:  # its end, at the latest when it is collected, would be that of the workers' group
+        else:  # its end, even by garbage collection, would end the workers' process group
             _asleep.append(self._llm)
         self._llm = None
         gc.collect()
@@ -179,15 +182,9 @@ class VllmRollouts(Rollouts):
         self._llm.reset_prefix_cache()
 
     def _sleep(self) -> None:
-        """Free the weights and the cache, which are made anew for the next draw."""
+        """Free the engine's weights and cache until the next draw."""
         if self._sleeps:
             self._llm.sleep(level=2)
-
-    def _make_rollout(self, output: Any) -> Rollout:
-        flat = output.logprobs
-        logprobs = [flat.logprobs[start] for start in flat.start_indices]
-        found = self._cut(list(output.token_ids), logprobs)
-        return found._replace(truncated=found.truncated and output.finish_reason == "length")
 
 
 def _make_group(size: int) -> Any:
@@ -202,23 +199,6 @@ def _make_group(size: int) -> Any:
         raise ConfigError(f"rollouts.tensor_parallel: {size} does not divide the {workers} workers of this training")
     groups = [list(range(start, start + size)) for start in range(0, workers, size)]
     return torch.distributed.new_subgroups_by_enumeration(groups)[0]  # type: ignore[no-untyped-call]
-
-
-def _start(config: GrpoConfig, model: ModelRef, **engine: Any) -> Any:
-    """Return an ``LLM`` of vLLM."""
-    from vllm import LLM
-
-    if config.gpus_per_worker > 0:
-        engine["enable_sleep_mode"] = True
-    else:
-        del engine["gpu_memory_utilization"]
-        engine |= {"kv_cache_memory_bytes": CPU_CACHE_BYTES, "enforce_eager": True}
-    return LLM(
-        skip_tokenizer_init=True,
-        logprobs_mode="processed_logprobs",  # at the temperature
-        disable_log_stats=True,
-        **make_engine_arguments(model) | engine,
-    )
 
 
 def _renew_head(worker: Any) -> None:

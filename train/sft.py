@@ -1,12 +1,10 @@
 """Supervised fine-tuning of a causal language model on (prompt, completion) pairs, in one or several processes.
 
-The loss covers only the completion's tokens and the end token, as the mean over all of them in a global batch (paper,
-App. "Training Details"). The paper leaves open, and we chose: rows of similar length share a batch
-(:mod:`train.stream`). Batches are padded on the right, which causal attention never reads, and logits are computed from
-the end of the batch's shortest prompt on.
+The loss is the mean over all tokens of completions, end tokens included, in a global batch (paper, App. "Training
+Details"). Rows of similar length share a batch, which the paper leaves open (:mod:`train.stream`). Batches are padded
+on the right, and logits are computed from the end of the batch's shortest prompt on.
 
-:class:`RowTrainer` trains on the rows of a table for several epochs, whatever the loss: the order of rows depends on
-their ids, their lengths and the seed, not on the method.
+:class:`RowTrainer` trains on the rows of a table for several epochs, whatever the loss.
 
 Shapes: B rows of a batch, T tokens of its longest row, K <= T last positions, V words of the vocabulary.
 """
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import patch_environment  # type: ignore[import-untyped]
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
@@ -27,8 +26,6 @@ from transformers.utils.logging import disable_progress_bar
 
 from curation.config import SftConfig
 from curation.config.models import EpochsConfig
-from curation.errors import SourceError
-from curation.escaping import get_logger
 from curation.models import check_tokens, load_tokenizer
 from curation.models.dtypes import resolve_compute_dtype
 from curation.refs import ModelRef, TableRef
@@ -36,23 +33,18 @@ from train.callbacks import Checkpointing, Partial, Progress, StoredCheckpoints
 from train.models import TrainingRecord, TrainingResult, count_warm_up_steps, load_base, make_trainable
 from train.stream import Division, Order, TokenRows
 from train.tokens import TrainingRow
-from train.trainer import Guarded, make_arguments, read_once, train_student
-
-log = get_logger(__name__)
+from train.trainer import Guarded, check_lengths, find_loading_variables, make_arguments, train_student
 
 IGNORED = -100
-CHECKPOINT_SHARE = 0.25
-"""The share of the steps between two checkpoints; a killed worker loses at most this much."""
-LOGGING_SHARE = 0.02
-"""The share of the steps between two logged losses."""
+CHECKPOINT_SHARE = 0.25  # share of the steps between two checkpoints; a killed worker loses at most this much
+LOGGING_SHARE = 0.02  # share of the steps between two logged losses
 
 
 def collate(rows: Sequence[TrainingRow], pad: int) -> dict[str, Any]:
-    """Return a batch: ``input_ids`` int64 [B, T], ``labels`` int64 [B, K], the K positions whose logits are needed.
+    """Return a batch: ``input_ids`` and ``attention_mask``, int64 [B, T], ``labels``, int64 [B, K], ``logits_to_keep``.
 
-    A row is padded on the right: ``attention_mask`` int64 [B, T]. Labels are the ids at the last K positions
-    (``logits_to_keep``), ``IGNORED`` outside the completion; the first of these positions is the one before the
-    batch's first completion, because its logits predict that completion's first token. A batch of no rows, as the last
+    Labels are the ids at the last K positions, ``IGNORED`` outside the completion; these begin with the position before
+    the batch's first completion, whose logits predict that completion's first token. A batch of no rows, as the last
     step may give some workers, is one padding token without a label.
     """
     ids = [torch.tensor(row["input_ids"]) for row in rows] or [torch.tensor([pad])]
@@ -70,9 +62,7 @@ def collate(rows: Sequence[TrainingRow], pad: int) -> dict[str, Any]:
 
 
 def compute_completion_loss(
-    logits_BTV: torch.Tensor,
-    labels_BK: torch.Tensor,
-    num_tokens: torch.Tensor | int | None = None,
+    logits_BTV: torch.Tensor, labels_BK: torch.Tensor, num_tokens: torch.Tensor | int | None = None
 ) -> torch.Tensor:
     """Return the cross-entropy summed over the labelled tokens, divided by ``num_tokens`` (by default their number).
 
@@ -80,19 +70,8 @@ def compute_completion_loss(
     """
     logits_BKV = logits_BTV[:, -labels_BK.shape[1] :].float()
     targets = labels_BK[:, 1:]
-    flat = logits_BKV[:, :-1].flatten(0, 1), targets.flatten()
-    total = cross_entropy(*flat, ignore_index=IGNORED, reduction="sum")
+    total = cross_entropy(logits_BKV[:, :-1].flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
     return total / (num_tokens if num_tokens is not None else (targets != IGNORED).sum())
-
-
-def _check_rows(name: str, rows: TokenRows, max_length: int) -> None:
-    """Raise ``SourceError`` if no row is left; log how many rows are too long."""
-    if num_dropped := len(rows.dropped_M):
-        log.warning("%s: %d of %d rows exceed %d tokens", name, num_dropped, rows.num_rows, max_length)
-    if not rows.num_rows:
-        raise SourceError(f"{name}: no rows to train on; a selection of at least one row is needed")
-    if not len(rows):
-        raise SourceError(f"{name}: all {num_dropped} rows exceed max_length {max_length}; raise it")
 
 
 class RowTrainer(Guarded):
@@ -117,8 +96,10 @@ class RowTrainer(Guarded):
 
     def get_train_dataloader(self) -> Any:
         """Return the batches of this worker; they are already divided among the workers."""
-        how: dict[str, Any] = {"collate_fn": self.collate, "pin_memory": self.args.dataloader_pin_memory}
-        loader: Any = DataLoader(self._rows, batch_sampler=self._division, **how)
+        pin_memory = self.args.dataloader_pin_memory
+        loader: Any = DataLoader(
+            self._rows, batch_sampler=self._division, collate_fn=self.collate, pin_memory=pin_memory
+        )
         loader.set_epoch = self._division.set_epoch  # transformers calls it before each epoch
         return loader
 
@@ -134,18 +115,10 @@ class RowTrainer(Guarded):
         progress: Callable[[int, int, str], None] | None = None,
         kept: StoredCheckpoints | None = None,
     ) -> TrainingRecord:
-        """Train ``base`` and save an adapter or a full model to ``output`` atomically (:meth:`Guarded.finish`).
+        """Train ``base`` and save the result as a ``train.trainer.Learn``.
 
-        Under ``torch.distributed`` every worker calls this with the same arguments, and the first one saves. After a
-        kill, a call with the same arguments resumes from the last checkpoint in ``<output>.partial``, with any number
-        of workers; if the workers do not share that folder, ``kept`` stores it elsewhere too. ``progress`` receives
-        rows done and rows in all, over all epochs, and words on the loss.
-
-        Raises:
-            SourceError: there are no rows, or none within ``max_length``.
-            ConfigError: the batch sizes do not divide, or the base has an adapter.
-            ModelError: the base does not load.
-            TrainingError: a loss is not finite.
+        After a kill, a call with the same arguments resumes from the last checkpoint in ``<output>.partial``, with any
+        number of workers. Raise ``ModelError`` if the base does not load, else as :func:`train.trainer.train_student`.
         """
         start, config = time.monotonic(), resolve_compute_dtype(config, base)
         set_seed(seed)
@@ -159,7 +132,7 @@ class RowTrainer(Guarded):
             logging_steps=LOGGING_SHARE,
         )
         rows = TokenRows(table, tokenizer, config)
-        _check_rows(output.name, rows, config.max_length)
+        check_lengths(output.name, "rows", num=rows.num_rows, num_kept=len(rows), max_length=config.max_length)
         num_epochs = config.num_epochs(rows.num_rows)  # of all given rows: arms of one n get equal epochs
         order = Order(rows.lengths_N, config.global_batch_size, seed)
         args.num_train_epochs = num_epochs
@@ -167,7 +140,7 @@ class RowTrainer(Guarded):
         args.warmup_steps = count_warm_up_steps(math.ceil(config.warmup_ratio * num_steps), num_steps)
         recipe = config.without(config.RESOURCES).model_dump(mode="json")
         unfinished = Partial.open(output, [base.to_json(), recipe, seed, rows.digest, bool(args.fsdp)], kept, args)
-        with read_once(config):
+        with patch_environment(**find_loading_variables(config)):
             model = load_base(base, config)
         check_tokens(base, tokenizer, model)
         division = Division(order, config.micro_batch_size, args.process_index, args.world_size)
@@ -201,8 +174,7 @@ class SftTrainer(RowTrainer):
         return compute_completion_loss(outputs.logits, labels, num_items_in_batch)
 
 
-fine_tune = SftTrainer.train_on
-"""The fine-tuning that each worker does."""
+fine_tune = SftTrainer.train_on  # fine-tuning that each worker does
 
 
 def train_sft(base: ModelRef, rows: TableRef, config: SftConfig, **how: Any) -> TrainingResult:

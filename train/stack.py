@@ -1,10 +1,9 @@
-"""Fits the default trust function, a cross-fitted stack that is never below the free signals (``trust.stacked``).
+"""Fits the default trust function, a cross-fitted stack that falls back to a free signal (``trust.stacked``).
 
-The labelled rows fall into folds by a seeded hash. Members read the states: a linear probe of each state and one of all
-side by side (``train.probes``), where labels are a closed set a probe of the class (``train.probes``), and from
-``network_rows`` rows on a network a fold, fitted on the other folds. A row's logits come from weights that
-have not seen it. Then the whole stack is taken, unless cross-validation finds a simpler function ahead of it: one free
-signal, or the numbers of the answers together.
+A seeded hash assigns the labelled rows to folds. Members read the states: a linear probe of each state and one of all
+together, a probe of the class if labels are a closed set (``train.probes``), and with ``network_rows`` rows or more one
+network per fold. A row's logits come from weights that were fitted without it. The whole stack is chosen unless
+cross-validation finds a simpler function better: one free signal, or the numbers of the answers together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,8 +41,7 @@ PROOF = 2.0
 stack."""
 NETWORK: JsonView = {"depth": 2, "width": 128, "learning_rate": 1e-3, "max_steps": 1_000, "patience": 200}
 """Settings of the networks; classes weigh the same, so that their logits are those of probabilities."""
-STOPPING = 0.125
-"""The share of the other folds' rows by which a fold's network is stopped early."""
+STOPPING = 0.125  # share of the other folds' rows by which a fold's network is stopped early
 
 
 def fit_stacked(
@@ -55,13 +53,7 @@ def fit_stacked(
     note: Note = drop_note,
     network_rows: int = 500,
 ) -> StackedTrust:
-    """Return a stack of these rows; ``network_rows`` is the minimum number of labelled rows for networks.
-
-    Raises:
-        DegenerateSourceError: all labels are right, or all are wrong.
-        SourceError: the labels hold no number that differs between rows.
-        RunFailedError: the loss of a network is not finite.
-    """
+    """Return a stack of these rows; ``network_rows`` is the minimum number of labelled rows for networks."""
     stack = _Stack(rows, config, seed)
     free = stack.free
     if stack.rarer < 2 * FOLDS:
@@ -70,7 +62,7 @@ def fit_stacked(
             f"trust is {name} alone: of {stack.num_rows:,} labelled rows {stack.rarer} have the rarer outcome, and "
             f"{2 * FOLDS} are needed to compare it with more; label more source rows"
         )
-        return stack.made(free[0], origin, {"taken": name, "candidates": [], "reason": reason})
+        return stack.make(free[0], origin, {"taken": name, "candidates": [], "reason": reason})
     numbers = stacked = stack.fit_logistic(CONFIDENCE, [])
     if stack.num_rows >= PROBE_ROWS and config.inputs:
         stack.fit_probes()
@@ -79,11 +71,11 @@ def fit_stacked(
             stack.fit_networks(note)
         stacked = stack.fit_logistic(STACKED, stack.members)
         if stack.num_rows >= TREE_ROWS:  # boosted trees, if better
-            trees = stack.folded.trees(STACKED, *stack.join_columns(stack.members), config)
+            trees = stack.folded.fit_trees(STACKED, *stack.join_columns(stack.members), config)
             stacked = max(stacked, trees, key=lambda candidate: compute_auc_value(candidate.raw_M, stack.correct_M))
     simpler = [*free, *([] if stacked is numbers else [numbers])]
     taken, choice = choose_candidate(simpler, stacked, stack.correct_M, PROOF)
-    return stack.made(taken, origin, choice)
+    return stack.make(taken, origin, choice)
 
 
 def fit_confidence(
@@ -92,21 +84,19 @@ def fit_confidence(
     """Fit one logistic regression on the numbers of the rows' answers, without the states."""
     stack = _Stack(rows, config, seed)
     few = stack.rarer < 2 * FOLDS
-    return stack.made(stack.free[0] if few else stack.fit_logistic(CONFIDENCE, []), origin, None)
+    return stack.make(stack.free[0] if few else stack.fit_logistic(CONFIDENCE, []), origin, None)
 
 
 class _Stack:
-    """The labelled rows that are used, and the members fitted on them."""
+    """The labelled rows that are in a part, and the members fitted on them."""
 
     def __init__(self, rows: LabelledRows, config: TrustConfig, seed: int) -> None:
-        """Use all of ``rows`` that are in a part."""
         self._rows, self._config, self._seed = rows, config, seed
         self._used_M = np.flatnonzero(rows.part_N >= 0)
         self.correct_M = rows.correct_N[self._used_M]
         self.num_rows = len(self.correct_M)
         num_right = int(self.correct_M.sum())
-        self.rarer = min(num_right, self.num_rows - num_right)
-        """Number of rows with the rarer outcome."""
+        self.rarer = min(num_right, self.num_rows - num_right)  # number of rows with the rarer outcome
         if not self.rarer:
             raise DegenerateSourceError(
                 f"trust: {num_right} of the {self.num_rows} weak labels of the source that can be used are right, but "
@@ -115,7 +105,7 @@ class _Stack:
         cluster_M = None if rows.cluster_N is None else rows.cluster_N[self._used_M]
         fold_M = assign_folds(rows.row_ids_N[self._used_M], self.correct_M, FOLDS, seed, cluster_M=cluster_M)
         self.folded = Folded(self.correct_M, fold_M)
-        known = [name for name in rows.numbers if name != LABEL]  # the class of a label is no number of the answer
+        known = [name for name in rows.numbers if name != LABEL]  # LABEL is a class, not a number
         kept = [name in known and has_spread(rows.numbers_NK[self._used_M, n]) for n, name in enumerate(rows.numbers)]
         self._numbers = [name for name, keep in zip(rows.numbers, kept, strict=True) if keep]
         self._numbers_MK = rows.numbers_NK[self._used_M][:, np.array(kept, dtype=np.bool_)]
@@ -124,19 +114,17 @@ class _Stack:
                 "trust: the source's labels hold no number of the answers that differs between rows "
                 f"({', '.join(known) or 'none is stored'}); label again, or set trust.kind: neural"
             )
-        self.members: list[tuple[str, Float64s]] = []
-        """The members' names and out-of-fold logits [M]."""
-        self._fitted: dict[str, Any] = {}
-        """The fitted members, as :class:`StackedTrust` takes them."""
+        self.members: list[tuple[str, Float64s]] = []  # names and out-of-fold logits [M]
+        self._fitted: dict[str, Any] = {}  # fitted members, as :class:`StackedTrust` takes them
 
     @cached_property
     def free(self) -> Sequence[Candidate]:
-        """The candidates of one free signal that differs between rows, best AUC first; else one of the first number."""
+        """A candidate for each free signal that differs between rows, best AUC first, or for the first number."""
         names = free_of(self._numbers)
         columns = {name: trust.column for name in names if isinstance(trust := TRUST[name], Column)}
         stored = {name: column for name, column in columns.items() if column in self._numbers}
         found = [
-            self.folded.alone(name, column, self._numbers_MK[:, self._numbers.index(column)])
+            self.folded.fit_column(name, column, self._numbers_MK[:, self._numbers.index(column)])
             for name, column in (stored or {self._numbers[0]: self._numbers[0]}).items()
         ]
         return sorted(found, key=lambda candidate: -compute_auc_value(candidate.raw_M, self.correct_M))
@@ -146,11 +134,11 @@ class _Stack:
         leads = [candidate.combination.names[0] for candidate in self.free[:NUM_LEADS]]
         rising = [candidate.combination.names[0] for candidate in self.free if is_free(candidate.name)]
         names, columns_MK = self.join_columns(members)
-        return self.folded.logistic(name, names, columns_MK, leads=leads, rising=rising, num_members=len(members))
+        return self.folded.fit_logistic(name, names, columns_MK, leads=leads, rising=rising, num_members=len(members))
 
     @cached_property
     def _projected(self) -> tuple[LabelledRows, PrincipalComponents | None]:
-        """The rows with their states behind the components of the used rows' states, and these, if there are any."""
+        """The rows with their states projected on the principal components of the used rows, and these components."""
         used_N = np.where(self._rows.part_N >= 0, np.int8(FIT), np.int8(UNUSED))
         pca = compute_components(self._rows._replace(part_N=used_N), self._config)
         return self._rows if pca is None else project_rows(self._rows, pca), pca
@@ -214,7 +202,7 @@ class _Stack:
         columns_MK = np.concatenate([self._numbers_MK, *(out_M[:, None] for _, out_M in members)], axis=1)
         return (*self._numbers, *(member for member, _ in members)), columns_MK
 
-    def made(self, taken: Candidate, origin: Mapping[str, object], choice: Mapping[str, object] | None) -> StackedTrust:
+    def make(self, taken: Candidate, origin: Mapping[str, object], choice: Mapping[str, object] | None) -> StackedTrust:
         """Return the trust function, with its held-out scores and the record of its fit."""
         record: Json = {
             "num_fit": self.num_rows,

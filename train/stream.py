@@ -1,7 +1,6 @@
 """Rows of a selection as token ids, in batches whose order follows from the seed.
 
-Each worker tokenises the rows once, into a file on its disk that is mapped into memory; in memory it keeps the length
-and the order of each row.
+Each worker tokenises the rows once into a file that is mapped into memory; in memory it has each row's length.
 """
 
 import hashlib
@@ -25,10 +24,8 @@ from curation.refs import TableRef
 from curation.tables import io
 from train.tokens import Pair, TrainingRow, count_tokens, tokenize
 
-GROUPED_BATCHES = 50
-"""The number of global batches within which rows are sorted by length, as in ``transformers``."""
-SCAN_ROWS = 4096
-"""Number of rows that are tokenised at a time."""
+GROUPED_BATCHES = 50  # number of global batches within which rows are sorted by length, as in ``transformers``
+SCAN_ROWS = 4096  # number of rows that are tokenised at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +36,7 @@ class Order:
     micro-batch only divide a step, so they change neither the order nor, up to rounding, the gradients.
     """
 
-    lengths_N: npt.NDArray[np.int32]
-    """The number of tokens of each row."""
+    lengths_N: npt.NDArray[np.int32]  # number of tokens of each row
     global_batch_size: int
     seed: int
 
@@ -89,18 +85,13 @@ class Division(BatchSampler):
         """Set the epoch; ``transformers`` calls this too, below a sampler that skips batches."""
         self._epoch = epoch
 
-    def micro_batch(self, epoch: int, number: int) -> Int64s:
-        """Return the rows of micro-batch ``number`` of an epoch; the last step may have fewer or none.
-
-        Rows of similar length go to the workers at the same time.
-        """
-        step, turn = divmod(number, self.num_per_step)
-        num_turns = min(self.num_per_step, self.num_per_epoch - step * self.num_per_step)
-        parts = np.array_split(self._order.step(epoch, step), num_turns * self._num_workers)
-        return parts[turn * self._num_workers + self._rank]
-
     def __iter__(self) -> Iterator[list[int]]:
-        return (self.micro_batch(self._epoch, number).tolist() for number in range(self.num_per_epoch))
+        """Yield the rows of each micro-batch; those of the last step may have fewer rows or none."""
+        for number in range(self.num_per_epoch):
+            step, turn = divmod(number, self.num_per_step)
+            num_turns = min(self.num_per_step, self.num_per_epoch - step * self.num_per_step)
+            parts = np.array_split(self._order.step(self._epoch, step), num_turns * self._num_workers)
+            yield parts[turn * self._num_workers + self._rank].tolist()  # of similar length in all workers
 
     def __len__(self) -> int:
         return self.num_per_epoch
@@ -130,12 +121,9 @@ class TokenRows(Dataset[TrainingRow]):
             self._rows = ArrowRows.from_file(file)
         lengths_N = np.concatenate(lengths)
         fits_N = lengths_N <= config.max_length
-        self.digest = digest.hexdigest()
-        """Digest of all rows."""
-        self.num_rows = len(row_ids_N)
-        """The number of all rows."""
-        self.lengths_N = lengths_N[fits_N]
-        """The number of tokens of each row."""
+        self.digest, self.num_rows = digest.hexdigest(), len(row_ids_N)
+        """Digest and number of all rows, with those that are too long."""
+        self.lengths_N = lengths_N[fits_N]  # number of tokens of each row
         self.dropped_M: Int64s = row_ids_N[order_N[~fits_N]]
         """The ids of the rows with more tokens than the limit, ascending."""
 
@@ -155,8 +143,7 @@ def _tokenize(table: pa.Table, tokenizer: Any, config: LmStudentConfig, answers:
         texts = table[name].to_pylist()
         completions = texts if name == "completion" else map(format_continuation, prompts, texts)
         found.append(tokenize(tokenizer, list(map(Pair, prompts, completions)), None, chat_template=template))
-    worse = [{"rejected": row["input_ids"]} for row in found[1]] if len(found) > 1 else [{} for _ in row_ids]
-    rows: list[Any] = [
-        {"row_id": row_id, **row, **other} for row_id, row, other in zip(row_ids, found[0], worse, strict=True)
-    ]
+    rows: list[Any] = [{"row_id": row_id, **row} for row_id, row in zip(row_ids, found[0], strict=True)]
+    for row, worse in zip(rows, found[1] if len(found) > 1 else (), strict=False):
+        row["rejected"] = worse["input_ids"]
     return rows

@@ -2,10 +2,8 @@
 
 A killed worker is replaced and resumes from the last checkpoint beside ``output``. On several nodes ``output`` is a
 directory that all of them share, or in an object store; with an object store, workers train in local directories.
-``transformers.Trainer`` stops here at a non-finite loss or gradient.
 """
 
-import contextlib
 import json
 import pickle
 import shutil
@@ -16,11 +14,7 @@ from typing import Any
 
 import lance
 import torch
-from accelerate.utils import (  # type: ignore[import-untyped]
-    DistributedType,
-    FullyShardedDataParallelPlugin,
-    patch_environment,
-)
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin  # type: ignore[import-untyped]
 from safetensors import SafetensorError
 from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
@@ -28,6 +22,7 @@ from transformers import PrinterCallback, Trainer
 
 from curation.config import LmStudentConfig, LoraConfig
 from curation.errors import ConfigError, SourceError, TrainingError
+from curation.escaping import get_logger
 from curation.json_types import Json
 from curation.refs import ModelRef, TableRef
 from curation.storage.cache import open_scratch, staged
@@ -37,8 +32,7 @@ from train.callbacks import Partial, StoredCheckpoints
 from train.launch import FINAL, Notes, count_workers, launch, require_claim
 from train.models import TRAINING, TrainingRecord, TrainingResult, read_saved
 
-READ_ONCE = {"ACCELERATE_USE_FSDP": "true", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}
-"""Environment variables that make ``transformers`` read a model's weights only in the first worker."""
+log = get_logger(__name__)
 
 Learn = Callable[..., TrainingRecord]
 """A training method, called in each worker as ``learn(base, rows, config, seed=, output=, progress=, kept=, **read)``.
@@ -61,9 +55,7 @@ def train_student(
     update: Update = lambda standing: None,
     **read: object,
 ) -> TrainingResult:
-    """Run ``learn`` in the workers that ``config`` requests, with the arguments ``read``.
-
-    ``update`` receives rows done and rows in all, over all epochs.
+    """Run ``learn`` in the workers that ``config`` requests, with the arguments ``read``; ``update`` counts all epochs.
 
     Raises:
         SourceError: the table has no rows, or none that the method can use.
@@ -96,7 +88,7 @@ def _train(task: Json, notes: Notes | None) -> None:
                 kept=StoredCheckpoints() if isinstance(output, Remote) else None,
                 **task["read"],
             )
-            if notes is not None:  # before what is written here is put in the place of what another driver may have put
+            if notes is not None:  # leaving this context would replace the result of another driver
                 require_claim()
     except FINAL as error:
         raise type(error)(f"student {task['name']}: {error}") from error
@@ -126,7 +118,7 @@ def make_arguments(config: LmStudentConfig, *, seed: int, work: Path) -> dict[st
         "fsdp_config": {
             "version": 2,
             "state_dict_type": "SHARDED_STATE_DICT",
-            "cpu_ram_efficient_loading": is_read_once(config),
+            "cpu_ram_efficient_loading": bool(find_loading_variables(config)),
         },
         "per_device_train_batch_size": config.micro_batch_size,
         "gradient_accumulation_steps": count_accumulation_steps(config, count_workers()),
@@ -150,24 +142,28 @@ def make_arguments(config: LmStudentConfig, *, seed: int, work: Path) -> dict[st
     }
 
 
-def is_read_once(config: LmStudentConfig) -> bool:
-    """Return whether only the first worker reads the weights that FSDP divides, and sends the others their parts.
+def find_loading_variables(config: LmStudentConfig) -> dict[str, str]:
+    """Return environment variables that make ``transformers`` read weights only in the first worker, under FSDP.
 
-    With GRPO, each worker needs all weights for the engine that draws answers.
+    With GRPO there are none: each worker needs all weights for the engine that draws answers.
     """
-    return config.sharding == "fsdp" and count_workers() > 1 and config.method != "grpo"
+    if config.sharding != "fsdp" or count_workers() == 1 or config.method == "grpo":
+        return {}
+    return {"ACCELERATE_USE_FSDP": "true", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}
 
 
-def read_once(config: LmStudentConfig) -> contextlib.AbstractContextManager[None]:
-    """Let ``transformers``, within the context, read weights only in the first worker, if :func:`is_read_once`."""
-    context: contextlib.AbstractContextManager[None] = patch_environment(**(READ_ONCE if is_read_once(config) else {}))
-    return context
+def check_lengths(name: str, unit: str, *, num: int, num_kept: int, max_length: int) -> None:
+    """Warn if some of ``num`` rows are too long; raise ``SourceError`` if none is kept."""
+    if num_kept < num:
+        log.warning("%s: %d of %d %s exceed %d tokens", name, num - num_kept, num, unit, max_length)
+    if not num_kept:
+        raise SourceError(f"{name}: all {num} {unit} exceed max_length {max_length}; raise it")
 
 
 def shift_warm_up(scheduler: Any, warm_up: int) -> Any:
-    """Return the same schedule, whose rate at step s of ``warm_up`` is (s + 1) / (warm_up + 1) of the highest.
+    """Return the same schedule with a rate of (s + 1) / (warm_up + 1) of the highest at step s of the warm-up.
 
-    Schedules of ``transformers`` have s / warm_up there, so that the first step, of rate 0, would teach nothing.
+    The rate of ``transformers`` is s / warm_up, so that the first step would change nothing.
     """
     if not warm_up or not isinstance(scheduler, LambdaLR):
         return scheduler
@@ -181,10 +177,7 @@ def shift_warm_up(scheduler: Any, warm_up: int) -> Any:
 
 
 class Guarded(Trainer):
-    """A trainer, or a mixin before one, that stops at non-finite values, and shards on CPUs.
-
-    All workers stop together.
-    """
+    """A trainer, or a mixin before one, that stops in all workers at a non-finite value, and shards on CPUs."""
 
     def create_accelerator_and_postprocess(self) -> None:
         """Create the accelerator as ``transformers`` does, but with FSDP2 on CPUs too, which accelerate omits."""
@@ -204,7 +197,7 @@ class Guarded(Trainer):
         return self.lr_scheduler
 
     def complete(self, unfinished: Partial) -> None:
-        """Train to the end, from the last good checkpoint on, whose files run no code; all workers call this."""
+        """Train to the end from the last good checkpoint, whose files cannot run code; all workers call this."""
         self.remove_callback(PrinterCallback)
         self.accelerator.wait_for_everyone()
         checkpoint = unfinished.last_checkpoint
@@ -217,10 +210,7 @@ class Guarded(Trainer):
             ) from error
 
     def finish(self, unfinished: Partial, tokenizer: Any, lora: LoraConfig | None, record: TrainingRecord) -> None:
-        """Save an adapter, or a full model with its tokenizer, and the record of its training in the result's place.
-
-        All workers gather a sharded model's weights.
-        """
+        """Save the adapter, or the model with its tokenizer, and the record; all workers gather sharded weights."""
         gathered: dict[str, torch.Tensor] = {}
         model: Any = self.model
         for name, weight in model.state_dict().items() if self.is_fsdp_enabled else ():

@@ -1,4 +1,4 @@
-"""Fits trust functions: those that have a ``fit`` by a worker of Ray Train, the others in this process.
+"""Fits trust functions: those with a ``fit`` in a worker of Ray Train, the others in this process.
 
 On several nodes ``output`` is a directory that all of them share, or in an object store.
 """
@@ -40,7 +40,7 @@ from train.probes import ClosedLabels, with_classes
 from train.trust_loop import LabelledRows, Note, drop_note, fit_arrays, note_part
 
 BY_FOLDS = ("stacked", "fitted_confidence")
-"""The trust functions that read all labelled rows by folds of their own, so that no part of them needs both classes."""
+"""Trust functions that are cross-fitted on all labelled rows, so that no part of the rows needs both classes."""
 
 
 def fit_trust(
@@ -54,15 +54,10 @@ def fit_trust(
     closed: ClosedLabels | None = None,
     update: Update = lambda standing: None,
 ) -> TrustRef:
-    """Fit the trust function ``kind`` on labelled rows and save it to ``output``: where it has a ``fit``, by a worker.
+    """Fit the trust function ``kind`` on labelled rows and save it to ``output``.
 
     ``closed``: the labels, if they are a closed set that the function reads. ``update`` receives the steps of networks.
-
-    Raises:
-        DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
-        SourceError: the labels hold no number that a stack could read.
-        ConfigError: ``fit_rows`` refuses the options, or ``config.pca`` requests more components than there are.
-        RunFailedError: the fit failed more than ``config.max_failures`` times.
+    Raise as :func:`check_parts`, :func:`fit_rows` and :func:`train.launch.launch`.
     """
     output = output.resolve()
     rows = (read_labelled_rows if kind in BY_FOLDS else read_rows)(labels, grades, config, seed=seed)
@@ -99,12 +94,13 @@ def fit_rows(
     """Fit the trust function ``kind`` of ``curation.arms.TRUST`` on rows in memory, with the options of ``config``.
 
     A class without a ``fit`` has the class method ``fitted(hidden_ND, correct_N, config, origin, **options)``, which
-    gets the hidden states of the fit rows (projected as ``config.pca`` says) and whether each row's weak label is
-    right. ``config`` has the keys that the kind's line reads, ``origin`` is the rows' origin, for the record, ``seed``
-    that of weights and batches. ``note`` receives the steps of networks.
+    gets the fit rows' hidden states (projected as ``config.pca`` says) and whether each row's weak label is right.
+    ``config`` has the keys that the kind reads; ``origin`` of the rows is recorded; ``note`` receives the steps of
+    networks.
 
     Raises:
         RunFailedError: the loss is not finite.
+        SourceError: the labels hold no number that a stack could read.
         DegenerateSourceError: all labels are right, or all are wrong, in a part.
         ConfigError: the function refuses an option.
     """
@@ -172,7 +168,7 @@ def fit_deep_ensemble(
 def compute_components(
     rows: LabelledRows, config: TrustConfig, default: int | None = None
 ) -> PrincipalComponents | None:
-    """Return as many principal components of the fit rows' states as ``config`` requests, or None without any."""
+    """Return as many principal components of the fit rows' states as ``config`` requests, or None if that is 0."""
     fit_F, width = rows.places(FIT), sum(rows.sizes[: len(config.states)])
     size = min(default or 0, width, len(fit_F) - 1) if config.pca is None else config.pca
     if size < 1:
@@ -221,7 +217,7 @@ def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
 
 
 def check_parts(rows: LabelledRows, config: TrustConfig) -> None:
-    """Raise an error if a function of these settings could not be fitted on these rows.
+    """Check that a function of these settings can be fitted on these rows.
 
     Raises:
         DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
@@ -250,15 +246,16 @@ def read_labelled_rows(
     graded = read_grades(grades)
     numbers = list_stored_numbers(io.open_table(labels).schema) if numbers is None else numbers
     read = read_inputs(labels, graded.row_ids_N, config.inputs, numbers, make_candidates_filter(config))
+    graded = graded.subset(read.places_N)
     return LabelledRows(
         hidden_ND=join_inputs(read.inputs) if read.inputs else np.empty((len(read.places_N), 0), dtype=np.float16),
-        correct_N=graded.correct_N[read.places_N],
-        part_N=assign_parts(graded.question_N[read.places_N], config, seed, unit_N=graded.unit_N[read.places_N]),
+        correct_N=graded.correct_N,
+        part_N=assign_parts(graded.question_N, config, seed, unit_N=graded.unit_N),
         sizes=tuple(input_ND.shape[1] for input_ND in read.inputs),
-        row_ids_N=graded.row_ids_N[read.places_N],
-        cluster_N=None if graded.cluster_N is None else graded.cluster_N[read.places_N],
+        row_ids_N=graded.row_ids_N,
         numbers_NK=read.numbers_NK,
         numbers=tuple(numbers),
+        cluster_N=graded.cluster_N,
     )
 
 
@@ -270,11 +267,9 @@ def join_inputs(inputs: Sequence[Floats]) -> Floats:
 class ReadInputs(NamedTuple):
     """The inputs of N graded rows that have all of them, ascending by row id."""
 
-    places_N: Int64s
-    """The places of the rows among all graded ones."""
+    places_N: Int64s  # places of the rows among all graded ones
     parsed_N: Bools
-    inputs: list[Floats]
-    """Each state or scalar column, [N, D], in its stored type."""
+    inputs: list[Floats]  # each state or scalar column, [N, D], in its stored type
     numbers_NK: npt.NDArray[np.float64]
 
 

@@ -28,10 +28,8 @@ from curation.trust.states import HeldOutScores, StateTrust
 
 Trust = TypeVar("Trust", bound=StateTrust)
 
-EVALUATE_ROWS = 4096
-"""Number of rows of one forward pass outside training."""
-MOMENT_ROWS = 512
-"""Number of rows that are summed at a time, so that their float64 copies stay in a core's cache."""
+EVALUATE_ROWS = 4096  # number of rows of one forward pass outside training
+MOMENT_ROWS = 512  # number of rows that are summed at a time, so that their float64 copies stay in a core's cache
 MIN_STEPS, MIN_EVALUATIONS = 10, 20
 """Validation happens after each epoch, or after ``MIN_STEPS`` steps where an epoch has fewer. A fit whose
 ``TrustConfig.max_steps`` would then bring fewer than ``MIN_EVALUATIONS`` validates more often."""
@@ -46,16 +44,13 @@ class LabelledRows(NamedTuple):
     correct_N: Bools
     part_N: npt.NDArray[np.int8]
     """The part of each row (``curation.trust.parts``); a row with any other number is in no part."""
-    sizes: tuple[int, ...]
-    """The width of each of ``TrustConfig.inputs``; D is their sum."""
+    sizes: tuple[int, ...]  # width of each of ``TrustConfig.inputs``; D is their sum
     row_ids_N: Int64s
-    """The rows' ids."""
     numbers_NK: npt.NDArray[np.float64]
     """The numbers of the answers that a stack reads, one column each, NaN for null; no columns if none are read."""
     numbers: tuple[str, ...] = ()
     """The names of the K numbers (``schemas.NUMBERS``); with ``classes`` one is the place of a row's label there."""
-    classes: tuple[str, ...] = ()
-    """The labels, if they are a closed set that is read."""
+    classes: tuple[str, ...] = ()  # labels, if they are a closed set that is read
     gold_N: npt.NDArray[np.float64] | None = None
     """The place of the gold label among ``classes``, NaN if unknown; None without ``classes``."""
     cluster_N: Int64s | None = None
@@ -79,7 +74,7 @@ class LabelledRows(NamedTuple):
 
 
 Note = Callable[[int, int, str], None]
-"""A function that receives the steps done, how many there may be, and words on the quality of the fit so far."""
+"""A function that receives the steps done, their maximum, and words on the quality of the fit so far."""
 
 
 def drop_note(done: int, total: int, words: str) -> None:
@@ -101,14 +96,13 @@ def fit_arrays(
     origin: Mapping[str, object],
     note: Note = drop_note,
 ) -> Trust:
-    """Return what ``make`` makes of a network (in evaluation mode on the CPU), its inputs and the record of its fit.
+    """Return what ``make`` makes of a fitted network (in evaluation mode on the CPU), its inputs and its record.
 
-    ``new_net`` makes the network that ``config`` describes, with random weights from torch's own generator; it is
-    fitted on a GPU if ``config`` requests one. The trust function is calibrated on the validation rows. Its record is
-    ``origin``, the seed, numbers of the rows and the course of the fit, with one entry per evaluation: the ``steps``
-    done, ``losses`` (mean class-weighted cross-entropy over the rows since the last one, with dropout) and
-    ``validation_aucs``. ``best`` is the index of the evaluation whose weights are kept: the one with the best AUC, or
-    without early stopping the last.
+    ``new_net`` makes the network, with random weights from torch's own generator; it is fitted on a GPU if ``config``
+    requests one, and calibrated on the validation rows. The record is ``origin``, the seed, numbers of the rows and the
+    course of the fit, with one entry per evaluation: ``steps`` done, ``losses`` (mean class-weighted cross-entropy
+    since the last one, with dropout) and ``validation_aucs``. ``best`` is the index of the evaluation whose weights are
+    kept: that of the best AUC, or without early stopping the last.
 
     Raises:
         RunFailedError: the loss is no longer finite.
@@ -127,13 +121,13 @@ def fit_arrays(
     )
     kept: dict[str, Tensor] = net.state_dict()
     weights = compute_loss_weights(correct_F, config.class_weight)
-    an_epoch = -(-len(fit_F) // config.batch_size)
-    interval = min(max(an_epoch, MIN_STEPS), -(-config.max_steps // MIN_EVALUATIONS))
+    steps_per_epoch = -(-len(fit_F) // config.batch_size)
+    interval = min(max(steps_per_epoch, MIN_STEPS), -(-config.max_steps // MIN_EVALUATIONS))
     course: dict[str, list[float]] = {"steps": [], "losses": [], "validation_aucs": []}
     done, best, waited = 0, 0, 0.0
     while done < config.max_steps and (config.patience is None or waited < config.patience):
         stop = min(done + interval, config.max_steps)
-        torch.manual_seed(derive(seed, f"trust step {done} shard 0"))  # the name of fits that were divided
+        torch.manual_seed(derive(seed, f"trust step {done} shard 0"))  # the name dates from divided fits
         loss = _run_steps(net, optimizer, rows, _iter_batches(fit_F, config.batch_size, seed, done, stop), weights)
         if not np.isfinite(loss):
             raise RunFailedError(

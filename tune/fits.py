@@ -9,8 +9,7 @@ import logging
 import os
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -38,11 +37,9 @@ class Trial:
 
     number: int
     kind: str
-    drawn: JsonView
-    """The values of the space's dimensions; empty for the default."""
+    drawn: JsonView  # values of the space's dimensions; empty for the default
     outcome: Outcome | None = None
-    error: str | None = None
-    """The reason why the trial has no outcome."""
+    error: str | None = None  # reason why the trial has no outcome
 
     @classmethod
     def from_json(cls, value: JsonView) -> Self:
@@ -83,7 +80,7 @@ class Fits:
             trainable,
             tune_config=ray.tune.TuneConfig(
                 search_alg=searcher,
-                num_samples=-1,  # the searcher says when it ends
+                num_samples=-1,  # the searcher ends the trials
                 max_concurrent_trials=config.parallel,
                 reuse_actors=True,
             ),
@@ -96,11 +93,14 @@ class Fits:
                 checkpoint_config=ray.tune.CheckpointConfig(checkpoint_at_end=False),
             ),
         )
+        logger, level = logging.getLogger("ray.tune"), logging.getLogger("ray.tune").level
+        logger.setLevel(logging.CRITICAL)  # else Ray Tune prints lines, and writes files for each trial
+        os.environ |= {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}
         try:
-            with _quiet():
-                wait_for_call(tuner.fit)
+            wait_for_call(tuner.fit)
         finally:
             searcher.stopped.set()
+            logger.setLevel(level)
         remove(scratch)
         if searcher.failed is not None:
             raise searcher.failed
@@ -110,7 +110,7 @@ class Fits:
 class _FitNumbers(Searcher, ray.tune.Stopper):
     """A searcher that gives Ray Tune the fits that are not recorded, in order, and records those that end.
 
-    Once ``stopped`` is set, because the search is interrupted, it ends all trials: nothing starts or is recorded.
+    Once ``stopped`` is set, because the search is interrupted, all trials end, and none starts or is recorded.
     """
 
     def __init__(
@@ -154,14 +154,12 @@ class _FitNumbers(Searcher, ray.tune.Stopper):
 
     def on_trial_complete(self, trial_id: str, result: Json | None = None, error: bool = False) -> None:
         """Record the outcome or the error of a fit."""
-        asked = self._running.pop(trial_id, None)
-        if asked is None or self.stopped.is_set():
-            return  # told before, as Ray Tune does; or interrupted, not ended
+        running = self._running.pop(trial_id, None)
+        if running is None or self.stopped.is_set():
+            return  # Ray Tune has called before; or the trial was interrupted and has not ended
         died = f"its process died {MOST_DEATHS + 1} times; lower tune.parallel, or declare its memory"
-        came: Json = {"error": died} if error or result is None else json.loads(result["came"])
-        self._record(Trial.from_json(asdict(asked) | came))
-
-    def _record(self, trial: Trial) -> None:
+        ended: Json = {"error": died} if error or result is None else json.loads(result["ended"])
+        trial = Trial.from_json(asdict(running) | ended)
         try:
             text = json.dumps(asdict(trial), indent=1) + "\n"
             write_atomically(self._records / f"{trial.number:05d}.json", text)
@@ -173,7 +171,7 @@ class _FitNumbers(Searcher, ray.tune.Stopper):
         self._on_done(trial, len(self.done))
 
     def __call__(self, trial_id: str, result: Mapping[str, object]) -> bool:
-        return False  # no trial is ended alone
+        return False  # trials end by themselves, or all by stop_all
 
     def stop_all(self) -> bool:
         return self.stopped.is_set()
@@ -203,25 +201,13 @@ class _Fit(ray.tune.Trainable):
         return True
 
     def step(self) -> Json:
-        came: Json
+        result: Json
         try:
-            came = {"outcome": asdict(run_trial(self._source, self._point, self._fold))}
+            result = {"outcome": asdict(run_trial(self._source, self._point, self._fold))}
         except CurationError as error:
-            came = {"error": str(error)}
+            result = {"error": str(error)}
         except Exception as error:  # a failed fit is a row of the table, and the search goes on
             last = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{os.path.basename(last.filename)}:{last.lineno}"
-            came = {"error": f"{type(error).__name__}: {error} ({where})"}
-        return {"came": json.dumps(came), "done": True}
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep Ray Tune, within the context, from printing lines and from writing files for each trial."""
-    logger, level = logging.getLogger("ray.tune"), logging.getLogger("ray.tune").level
-    logger.setLevel(logging.CRITICAL)
-    os.environ |= {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
+            result = {"error": f"{type(error).__name__}: {error} ({where})"}
+        return {"ended": json.dumps(result), "done": True}

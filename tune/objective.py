@@ -2,8 +2,7 @@
 
 The source rows fall into ``folds`` folds, by a seeded hash of the row's question or of its group (``splits.group``), so
 that rows of a group (a subject, a theme) stay on one side. A trial holds one fold out: neither its fit nor early
-stopping nor calibration sees a row of it. All trials read the same rows, those with every input that a point may
-read.
+stopping nor calibration sees a row of it. All trials read the same rows: those with every input of the space.
 """
 
 import time
@@ -35,40 +34,30 @@ class Fold(NamedTuple):
     """The fold that a fit holds out, and its seeds."""
 
     number: int
-    folds: int
-    """The number of folds of the source."""
-    seed: int
-    """Seed of the folds and of the parts of the other rows, equal for fits to be compared."""
-    fit_seed: int
-    """Seed of initial weights and batches."""
+    folds: int  # number of folds of the source
+    seed: int  # seed of the folds and of the parts of the other rows, equal for fits to be compared
+    fit_seed: int  # seed of initial weights and batches
 
 
 class TrialRows(NamedTuple):
     """The labelled source rows that all trials read, ascending by row id; arrays that processes can share."""
 
     row_ids_N: Int64s
-    unit_N: Int64s
-    """The number that decides a row's fold: its cluster or its question (``Graded.unit_N``)."""
+    unit_N: Int64s  # number that decides a row's fold: its cluster or its question (``Graded.unit_N``)
     correct_N: Bools
     parsed_N: Bools
-    inputs: dict[str, Floats]
-    """Each state [N, D] in its stored type, each scalar column [N, 1] in float32."""
-    numbers_NK: npt.NDArray[np.float64]
-    """The numbers of the answers that a stack reads, NaN for null."""
+    inputs: dict[str, Floats]  # each state [N, D] in its stored type, each scalar column [N, 1] in float32
+    numbers_NK: npt.NDArray[np.float64]  # numbers of the answers that a stack reads, NaN for null
     numbers: tuple[str, ...]
     cluster_N: Int64s | None = None
     """The cluster of each row, which no part of a fit divides either, or None if ``splits.group`` is not set."""
 
     def rows(self, trust: TrustConfig, fold: Fold) -> LabelledRows:
-        """Return the rows in the parts that a fit with these settings reads.
-
-        Raise as :func:`train.trust.check_parts` if no function of these settings could be fitted on them.
-        """
-        all_rows = trust.model_copy(update={"source_share": 1.0})  # of the rows that there are
+        """Return the rows in the parts that a fit with these settings reads; :func:`train.trust.check_parts` raises."""
+        all_rows = trust.model_copy(update={"source_share": 1.0})  # read_source has applied it
         part_N = assign_parts(self.row_ids_N, all_rows, fold.seed, unit_N=self.cluster_N)
         held_out_N = self.held_out_N(fold)
-        left_out_N = held_out_N if trust.fit_on == "all" else held_out_N | ~self.parsed_N
-        part_N[left_out_N] = UNUSED
+        part_N[held_out_N if trust.fit_on == "all" else held_out_N | ~self.parsed_N] = UNUSED
         inputs = [self.inputs[name] for name in trust.inputs]
         found = LabelledRows(
             hidden_ND=join_inputs(inputs),
@@ -114,24 +103,24 @@ def read_source(
     first_N = is_first_G[read.places_N]
     num_lacking = int(is_first_G.sum() - first_N.sum())
     first_N &= find_used(graded.row_ids_N[read.places_N], trust, seed)
-    places_N = read.places_N[first_N]
-    if not len(places_N):
+    kept = graded.subset(read.places_N[first_N])
+    if not len(kept.row_ids_N):
         raise SourceError(f"tune: none of {len(graded.row_ids_N):,} graded source rows has all of {', '.join(names)}")
     found = TrialRows(
-        row_ids_N=graded.row_ids_N[places_N],
-        unit_N=graded.unit_N[places_N],
-        correct_N=graded.correct_N[places_N],
+        row_ids_N=kept.row_ids_N,
+        unit_N=kept.unit_N,
+        correct_N=kept.correct_N,
         parsed_N=read.parsed_N[first_N],
         inputs={name: input_ND[first_N] for name, input_ND in zip(names, read.inputs, strict=True)},
         numbers_NK=read.numbers_NK[first_N],
         numbers=numbers,
-        cluster_N=None if graded.cluster_N is None else graded.cluster_N[places_N],
+        cluster_N=kept.cluster_N,
     )
     return found, num_lacking
 
 
 def check_folds(source: TrialRows, first: Fold) -> None:
-    """Raise if no trial could be measured on these rows, which are divided as for the fold ``first``.
+    """Check that trials can be measured on these rows, which are divided as for the fold ``first``.
 
     Raises:
         ConfigError: fewer rows or groups than folds.
@@ -154,22 +143,14 @@ def check_folds(source: TrialRows, first: Fold) -> None:
 class Outcome:
     """The result of a trial."""
 
-    value: float
-    """The AUC of the parsed rows of the held-out fold."""
+    value: float  # AUC of the parsed rows of the held-out fold
     num_held_out: int
     seconds: float
-    fit: Json
-    """The fit's record: rows of each part, steps, losses, validation AUCs."""
+    fit: Json  # record of the fit: rows of each part, steps, losses, validation AUCs
 
 
 def run_trial(source: TrialRows, point: Point, fold: Fold) -> Outcome:
-    """Fit a point on all folds but one, and measure it on that one.
-
-    Raises:
-        DegenerateSourceError: all labels are right, or all wrong, in one part of the other folds.
-        RunFailedError: the loss is not finite.
-        ConfigError: settings of the point do not go together.
-    """
+    """Fit a point on all folds but one, and measure it on that one; raise as :func:`train.trust.fit_rows`."""
     begun = time.monotonic()
     rows, held_N = source.rows(point.trust, fold), source.held_out_N(fold)
     trust = fit_rows(point.kind, rows, point.trust, seed=fold.fit_seed, origin={"seed": fold.fit_seed})

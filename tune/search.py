@@ -1,8 +1,8 @@
 """A search for a trust function: the trials, the finalists on other folds and seeds, and the choice.
 
-Trials are numbered; a number's point never depends on the machine. Optuna's tree-structured Parzen estimator (Bergstra
-et al., NeurIPS 2011) proposes trial k from the results of trials 0 to k - ``AHEAD`` alone, told in their order: so a
-search that was killed, or ran with another number of trials at once, tries the same points.
+Optuna's tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011) proposes trial k from the results of trials 0
+to k - ``AHEAD`` alone, in their order. So a search tries the same points after a kill or with another number of trials
+at once.
 
 The best of many trials looks better than it is. So the best few are fitted again, on every fold and several seeds, each
 beside the default on the same rows and with the same seed, and the default stays unless a finalist is proven
@@ -13,7 +13,7 @@ better. Folds share rows, so their differences are dependent: the interval is th
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -25,19 +25,15 @@ from curation.arrays import Float64s
 from curation.config import TuneConfig
 from curation.errors import RunFailedError
 from curation.hashing import derive
-from curation.json_types import Json
 from curation.report import describe_point
 from curation.telemetry.standing import Standing, Update
 from tune.fits import Fits, Trial
 from tune.objective import Fold
 from tune.space import KIND, Point, Space
 
-LEAST_RANDOM = 10
-"""Minimum number of first trials that the estimator draws at random."""
-AHEAD = 8
-"""Maximum number of trials that run at once, since a proposal reads the results of the trials before those."""
-LEVEL = 0.05
-"""The probability that the default is replaced by a finalist that is not better, over all finalists."""
+LEAST_RANDOM = 10  # minimum number of first trials that the estimator draws at random
+AHEAD = 8  # maximum number of trials that run at once, since a proposal reads the results of the trials before those
+LEVEL = 0.05  # probability that the default is replaced by a finalist that is not better, over all finalists
 
 
 class Proposals:
@@ -50,7 +46,7 @@ class Proposals:
         self._space, self._study = space, optuna.create_study(direction="maximize", sampler=sampler)
         self._asked: list[optuna.Trial] = []
         self._results: dict[int, float | None] = {}
-        self._num_told = 0
+        self._num_told = 0  # results that the study has received
 
     def ask(self, number: int) -> Point | None:
         """Return the next trial's point, or ``None`` while earlier results are awaited. Call in trial order."""
@@ -77,57 +73,35 @@ class Difference:
 
     value: float
     low: float
-    high: float
-    """The upper end of the interval, which holds for all finalists at once at confidence 1 - ``LEVEL``."""
-    num_pairs: int
-    """The number of paired fits."""
+    high: float  # upper end of the interval, which holds for all finalists at once at confidence 1 - ``LEVEL``
+    num_pairs: int  # number of paired fits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
     """The result of a search."""
 
-    winner: str | None
-    """The finalist that replaces the default, or ``None`` if the default stays."""
-    differences: Mapping[str, Difference]
-    """The difference of each finalist to the default, by finalist."""
+    winner: str | None  # finalist that replaces the default, or ``None`` if the default stays
+    differences: Mapping[str, Difference]  # difference of each finalist to the default, by finalist
     optimism: float
     """The best trial's value in the search minus the mean of its new fits: the gain that comes only from choosing the
     best of many."""
-
-    def to_json(self) -> Json:
-        """Return the choice as a JSON object."""
-        return asdict(self)
 
 
 class SearchResult(NamedTuple):
     """The result of a search, with its trials."""
 
-    trials: list[Trial]
-    """The trials in the order of their numbers."""
-    finals: list[Trial]
-    """The fits for the choice: those of the default, then of each finalist, on all folds with all seeds."""
-    finalists: list[int]
-    """The numbers of the finalists' trials, the best first."""
+    trials: list[Trial]  # trials in the order of their numbers
+    finals: list[Trial]  # fits for the choice: those of the default, then of each finalist, on all folds with all seeds
+    finalists: list[int]  # numbers of the finalists' trials, the best first
     choice: Choice
-    point: Point
-    """The point of the winner, or the default."""
+    point: Point  # point of the winner, or the default
 
 
 def search(
-    fits: Fits,
-    space: Space,
-    config: TuneConfig,
-    *,
-    seed: int,
-    say: Callable[[str], None],
-    update: Update,
+    fits: Fits, space: Space, config: TuneConfig, *, seed: int, say: Callable[[str], None], update: Update
 ) -> SearchResult:
-    """Try the points of a space, and choose among the best of them and the default.
-
-    Raises:
-        RunFailedError: every trial failed.
-    """
+    """Try the points of a space, and choose among the best and the default; ``RunFailedError`` if all trials failed."""
     proposals, num = Proposals(space, seed), config.trials
     num_finals = (1 + config.finalists) * config.folds * config.seeds
     best: Trial | None = None
@@ -146,7 +120,12 @@ def search(
     one, every = make_folds(config, seed)
     trials = fits.run("trials", proposals.ask, [one] * num, on_done=on_done)
     default = Point.default(space.base)
-    finalists = _choose_finalists(trials, config.finalists)
+    at_points: dict[str, Trial] = {}  # trials at the same point count once
+    for trial in _rank_trials(trials):
+        at_points.setdefault(json.dumps([trial.kind, dict(trial.drawn)], sort_keys=True), trial)
+    if not at_points:
+        raise _without_result("every trial", trials)
+    finalists = list(at_points.values())[: config.finalists]
     drawn = [{key: value for key, value in trial.drawn.items() if key != KIND} for trial in finalists]
     points = [default, *(space.point(trial.kind, values) for trial, values in zip(finalists, drawn, strict=True))]
     say(f"the best {len(finalists)} and the default: {len(every)} fits each on other folds and seeds")
@@ -198,16 +177,6 @@ def _rank_trials(trials: Sequence[Trial]) -> list[Trial]:
     return [trial for _, _, trial in sorted(valued, key=lambda item: item[:2])]
 
 
-def _choose_finalists(trials: Sequence[Trial], num: int) -> list[Trial]:
-    """Return the best trials at different points."""
-    found: dict[str, Trial] = {}
-    for trial in _rank_trials(trials):
-        found.setdefault(json.dumps([trial.kind, dict(trial.drawn)], sort_keys=True), trial)
-    if not found:
-        raise _without_result("every trial", trials)
-    return list(found.values())[:num]
-
-
 def _without_result(what: str, trials: Sequence[Trial]) -> RunFailedError:
     error = next(trial.error for trial in trials if trial.error is not None)
     return RunFailedError(f"tune: {what} failed ({error})")
@@ -239,10 +208,10 @@ def choose(
 
 
 def compute_corrected_difference(difference_R: Float64s, *, share_held_out: float, level: float) -> Difference:
-    """Return the mean of paired differences over folds and seeds, with the interval of the corrected resampled t-test.
+    """Return the mean of paired differences, with the interval that misses with probability ``level``.
 
-    The mean's variance is (1 / R + n_test / n_train) times the sample's, since R fits on overlapping rows tell less
-    than R independent ones. ``level`` is the probability that the interval misses.
+    By the corrected resampled t-test the mean's variance is (1 / R + n_test / n_train) times the sample's, since R fits
+    on overlapping rows tell less than R independent ones.
     """
     num = len(difference_R)
     mean = float(difference_R.mean())

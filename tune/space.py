@@ -3,7 +3,7 @@
 A space is a mapping from keys to dimensions. A key is ``kind`` (a fitted trust function of ``curation.arms``), a key of
 the section ``trust``, or ``options.KIND.NAME`` (``trust.options``). A dimension is a list of values, or one of
 ``{uniform: [a, b]}``, ``{log: [a, b]}`` (uniform in the logarithm), ``{int: [a, b]}`` and ``{log_int: [a, b]}``, both
-ends included. Only what a kind reads is drawn for it, so two points never differ in a setting that neither reads.
+ends included. A point has values only for the dimensions that its kind reads.
 """
 
 import difflib
@@ -75,7 +75,7 @@ PRESETS: Mapping[str, JsonView] = {
 
 
 SCALES = ("uniform", "log", "int", "log_int")
-"""The kinds of ranges: uniform or uniform in the logarithm, and of any or of only whole numbers."""
+"""The kinds of ranges: uniform or uniform in the logarithm, of any or only of whole numbers."""
 
 
 class Dimension(NamedTuple):
@@ -96,10 +96,8 @@ class Dimension(NamedTuple):
 class Point:
     """One trust function to try."""
 
-    kind: str
-    """A fitted trust function of ``curation.arms.TRUST``."""
-    trust: TrustConfig
-    """The settings of the point; keys that its kind does not read have their defaults."""
+    kind: str  # a fitted trust function of ``curation.arms.TRUST``
+    trust: TrustConfig  # settings of the point; keys that its kind does not read have their defaults
     drawn: JsonView = field(default_factory=dict)
     """The values of the space's dimensions, and of ``kind`` if there are several."""
 
@@ -120,11 +118,9 @@ class Point:
 class Space:
     """The space of the points that a search may try."""
 
-    base: TrustConfig
-    """The settings of keys that are no dimensions."""
+    base: TrustConfig  # settings of keys that are no dimensions
     kinds: tuple[str, ...]
-    dimensions: Mapping[str, Dimension]
-    """Dimensions by key, without ``kind``."""
+    dimensions: Mapping[str, Dimension]  # dimensions by key, without ``kind``
 
     @classmethod
     def of(cls, raw: Mapping[str, object], base: TrustConfig, *, stored: Sequence[str]) -> "Space":
@@ -160,11 +156,8 @@ class Space:
     def draw(self, trial: "optuna.Trial") -> Point:
         """Return the point that a trial of Optuna suggests, with the dimensions that its kind reads."""
         kind = self.kinds[0] if len(self.kinds) == 1 else Dimension(self.kinds).draw(KIND, trial)
-        return self.point(kind, {key: self.dimensions[key].draw(key, trial) for key in self._list_dimensions(kind)})
-
-    def _list_dimensions(self, kind: str) -> list[str]:
-        """Return the dimensions that a kind reads."""
-        return [key for key in self.dimensions if _is_read([kind], key)]
+        read = {key: dimension for key, dimension in self.dimensions.items() if _is_read([kind], key)}
+        return self.point(kind, {key: dimension.draw(key, trial) for key, dimension in read.items()})
 
     def point(self, kind: str, values: Mapping[str, object]) -> Point:
         """Return the point of a kind with these values of its dimensions."""
@@ -179,7 +172,12 @@ class Space:
         """Raise ``ConfigError`` if a key is unknown or one of its values is refused."""
         where = f"tune.space.{key}"
         if key.startswith(f"{OPTIONS}."):
-            self._check_option(key, dimension)
+            kind, _, name = key.removeprefix(f"{OPTIONS}.").rpartition(".")
+            if kind not in self.kinds or not name:
+                searched = f"with a kind that is searched ({', '.join(self.kinds)})"
+                raise ConfigError(f"{where}: give options.KIND.NAME {searched}")
+            for value in dimension.ends:
+                check_fit_options(where, kind, self.base, {name: value})
             return
         known = [name for name in TrustConfig.model_fields if name not in NOT_SEARCHED]
         if key not in known:
@@ -201,14 +199,6 @@ class Space:
                 )
         if not _is_read(self.kinds, key):
             raise ConfigError(f"{where}: none of the kinds {', '.join(self.kinds)} reads it; leave it out")
-
-    def _check_option(self, key: str, dimension: Dimension) -> None:
-        kind, _, name = key.removeprefix(f"{OPTIONS}.").rpartition(".")
-        where = f"tune.space.{key}"
-        if kind not in self.kinds or not name:
-            raise ConfigError(f"{where}: give options.KIND.NAME with a kind that is searched ({', '.join(self.kinds)})")
-        for value in dimension.ends:
-            check_fit_options(where, kind, self.base, {name: value})
 
 
 def expand_preset(raw: JsonView) -> Json:

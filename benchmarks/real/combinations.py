@@ -119,7 +119,7 @@ def columns_of(source: LabelledRows, pool: LabelledRows, states: tuple[str, ...]
     stack.fit_class_probe()
     names, columns_MK = stack.join_columns(stack.members)
     nothing = Combination(names, np.zeros(len(names)), Logistic(np.zeros(len(names)), 0.0))
-    trust = stack.made(Candidate(STACKED, nothing, np.zeros(len(columns_MK))), {}, None)
+    trust = stack.make(Candidate(STACKED, nothing, np.zeros(len(columns_MK))), {}, None)
     places = [pool.numbers.index(name) for name in trust.numbers]
     class_N = np.full(len(pool.part_N), np.nan)
     if LABEL in pool.numbers:
@@ -141,7 +141,7 @@ def combined(found: Drawn, way: Way, seed: int) -> Float64s:
     other_M, other_N = found.free[0].raw_M, _pool_logits(found.free[0], found)
     if way.towards == "average":
         score_M, score_N = (_average(columns, found) for columns in (found.columns_MK, found.pool_NK))
-        average = Folded(found.correct_M, found.fold_M).alone("average", "average", score_M)
+        average = Folded(found.correct_M, found.fold_M).fit_column("average", "average", score_M)
         other_M, other_N = average.raw_M, average.combination.logits(score_N[:, None])
     if way.weighed == "fitted":
         both_M2 = np.stack([own_M, other_M], axis=1)

@@ -18,13 +18,11 @@ from curation.config.base import ACCELERATOR
 from curation.errors import ClusterError
 from curation.heavy import ray
 
-CONNECT_SECONDS = 5.0
-"""Time limit for the address to accept a connection, and to answer."""
+CONNECT_SECONDS = 5.0  # time limit for the address to accept a connection, and to answer
 HTTP2_START = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-"""The first bytes of a client of HTTP/2, with a frame of no settings: a gRPC server, as Ray's, answers with its own."""
+"""The first bytes of an HTTP/2 client, with an empty SETTINGS frame, which a gRPC server such as Ray's answers."""
 SETTINGS = 4  # type of a frame with settings, the fourth byte of a frame
-NODE_TYPE = "ray.io/node-group"
-"""Ray's label with the type of a node that an autoscaler started."""
+NODE_TYPE = "ray.io/node-group"  # Ray's label with the type of a node that an autoscaler started
 LOCAL = "local"  # the address that makes Ray start a new cluster on this machine
 AUTO = "auto"  # the address of the Ray that runs on this machine
 
@@ -55,7 +53,7 @@ def check_answers(address: str) -> None:
             "`ray job submit -- curate run ...`, which sets the address itself"
         )
     if address in (LOCAL, AUTO):
-        try:  # Ray finds one that runs, or RAY_ADDRESS, or what was started last, which may have ended
+        try:  # a running Ray, that of RAY_ADDRESS, or the one started last, which may have ended
             address = ray_private.find_head_address(address) or LOCAL
         except (ValueError, OSError) as error:
             raise make_join_error(address, error) from error

@@ -59,7 +59,7 @@ def find_main_line(text: str) -> str:
 def describe_full_store(error: BaseException | None) -> str | None:
     """Return the advice for an error that a full object store caused; None for any other error.
 
-    The errors before it are searched, too: the causes that it names (``raise ... from``), and what it was raised upon.
+    Its causes (``raise ... from``) and contexts are searched, too.
     """
     while error is not None and not isinstance(
         find_root_error(error), ray.exceptions.ObjectStoreFullError | ray.exceptions.OutOfDiskError

@@ -41,13 +41,13 @@ def starting(tell: Callable[[str], None], *, alone: bool = False) -> Iterator[No
         try:
             yield
         except BaseException:
-            for node in begun:  # Ray ends what it began only with this process, and a next try begins it again
+            for node in begun:  # Ray would keep them until this process ends, and a next try starts others
                 if hasattr(node, "all_processes"):
                     node.kill_all_processes(check_alive=False, wait=True)
             raise
         finally:
             if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))  # over that of C++
+                signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))  # replaces that of C++
 
 
 def find_head_address(address: str) -> str | None:

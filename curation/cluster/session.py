@@ -75,9 +75,9 @@ def _start_ray(settings: RayConfig) -> None:
                     **(_make_memory_settings() if is_here else {}),
                 )
             return
-        except Exception as error:  # Ray raises plain ones where its processes do not start, or not in time
+        except Exception as error:  # what Ray raises if its processes do not start, or not in time
             if address != capacity.LOCAL:
-                ray.shutdown()  # if the versions differ, it has partly joined
+                ray.shutdown()  # it may have joined in part, for instance if versions differ
                 raise capacity.make_join_error(address, error) from error
             if "timed out" not in str(error):
                 raise RunFailedError(f"Ray did not start: {type(error).__name__}: {error}") from error

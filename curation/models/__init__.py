@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 MERGED, KEPT_MERGED = "merged-", 3
-"""Name's beginning, and maximum number of the merged models that a node keeps; the least recently used go first."""
+"""Prefix of the names, and maximum number of the merged models that a node keeps; the least recently used go first."""
 _SEEDED = threading.Lock()  # of torch's global random generator: several stages may create models at once
 
 
@@ -62,7 +62,7 @@ def resolve(base: str, revision: str | None = None, adapter: str | None = None, 
     try:
         if code is None:
             read_configuration(ref)
-        else:  # nothing of it is run here
+        else:  # nothing here runs its code
             check_files(ref)
             if read_model_file(ref, "config.json") is None:
                 raise ModelError(f"model {base!r} is neither a local directory nor a reachable hub id")
@@ -147,8 +147,8 @@ def create(
 def load_tokenizer(ref: ModelRef) -> "PreTrainedTokenizerBase":
     """Return the tokenizer of a model; it pads on the left (decoder-only batches) and always has a padding token.
 
-    If the model has none, it is the end token; masks go by position, so no end is taken for padding. ``ModelError`` if
-    the tokenizer does not load, needs code that is not allowed, or has neither a padding nor an end token.
+    If the model has none, the end token serves, since attention masks go by position, not by token. Raise
+    ``ModelError`` if the tokenizer does not load, needs code that is not allowed, or has neither token.
     """
     local = fetch_model(ref)
     try:
@@ -230,7 +230,7 @@ def encode_prefixes(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], 
 def as_user_turns(tokenizer: "PreTrainedTokenizerBase", prompts: Sequence[str]) -> list[str]:
     """Return each prompt as one user turn of the tokenizer's chat template, up to the beginning of the answer.
 
-    The template writes the special tokens: tokenise without adding any. ``ModelError`` if there is no template.
+    The template writes the special tokens: tokenise without adding any. Raise ``ModelError`` if there is no template.
     """
     if not tokenizer.chat_template:
         raise ModelError(
@@ -242,8 +242,8 @@ def as_user_turns(tokenizer: "PreTrainedTokenizerBase", prompts: Sequence[str]) 
     return list(texts)
 
 
-def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", merge: bool = True) -> "PreTrainedModel":
-    """Return the model in evaluation mode; with ``merge``, its adapter (if any) is merged into the weights.
+def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu") -> "PreTrainedModel":
+    """Return the model in evaluation mode; its adapter (if any) is merged into the weights.
 
     Raises:
         ModelError: the weights, or the adapter, do not load, or the adapter was made for another base.
@@ -258,13 +258,11 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
                 f"model {ref.base!r} lacks {len(missing)} of its weights, the first {missing[0]}; copy the model again"
             )
         if local.adapter is not None:
-            model = add_adapter(model, local.adapter, ref)
-            if merge:
-                model = model.merge_and_unload()
+            model = add_adapter(model, local.adapter, ref).merge_and_unload()
         try:
             model.generation_config.validate(strict=True)
-        except ValueError:  # published ones may name a temperature and no sampling, and could not be saved
-            model.generation_config.do_sample = True  # nothing here reads them but for the end tokens
+        except ValueError:  # published models may set a temperature without sampling, and could not be saved
+            model.generation_config.do_sample = True  # of these settings only the end tokens are read here
     except ModelError:
         raise
     except (OSError, ValueError, RuntimeError, TypeError, KeyError, AttributeError) as error:
@@ -274,7 +272,7 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
 
 
 def load_configuration(ref: ModelRef) -> "PreTrainedConfig":
-    """Return the configuration of a model; ``ModelError`` if it cannot be read, or needs code that is not allowed."""
+    """Return a model's configuration; raise ``ModelError`` if it cannot be read, or needs code that is not allowed."""
     from huggingface_hub.errors import StrictDataclassError
 
     try:
@@ -324,8 +322,8 @@ def fetch_model(ref: ModelRef) -> ModelRef:
 def merged(model: ModelRef, *, dtype: str) -> Iterator[ModelRef]:
     """Yield the model with its adapter merged into weights of ``dtype``, in files that are kept within the context.
 
-    An engine that reads weights from files gets them so. The first process of the node merges; others wait for it and
-    read the same files. A step costs no more than the base's, every kind of adapter of peft works, and the numbers are
+    It is for engines that read weights from files. The first process of the node merges; others wait for it and read
+    the same files. A step costs no more than one of the base, every kind of peft's adapters works, and the numbers are
     those of the transformers teacher, which merges too. Base and adapter are on this node (:func:`fetch_model`) unless
     the base is a hub id.
 

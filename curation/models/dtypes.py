@@ -24,8 +24,8 @@ Recipe = TypeVar("Recipe", bound=LmStudentConfig)
 def choose_dtype(dtype: str, model: ModelRef | None, *, on_gpu: bool, half: Sequence[str] = HALF) -> str:
     """Return ``dtype`` with ``auto`` resolved: on GPUs the checkpoint's type if it is among ``half``, else float32.
 
-    ``model`` is None for one that the run creates from scratch, in float32, and if there are no weights; ``ModelError``
-    if the checkpoint has no readable ``config.json``.
+    ``model`` is None for one that the run creates from scratch, in float32, and if there are no weights. Raise
+    ``ModelError`` if the checkpoint has no readable ``config.json``.
     """
     if dtype != AUTO:
         return dtype

@@ -1,7 +1,7 @@
 """Readers of a model's configuration and tokenizer from their JSON files, like transformers but without torch.
 
-transformers imports torch with a configuration or a tokenizer, which takes longer than all other work of a look at a
-run. Where the files alone do not suffice, both functions return None, and the caller uses transformers.
+transformers imports torch with a configuration or a tokenizer, which takes longer than all else that a look at a run
+does. If the files alone do not suffice, both functions return None, and the caller uses transformers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,9 @@ from curation.models.own_code import find_model_file, read_model_file
 from curation.refs import ModelRef
 
 FAMILIES = ("gemma3_text", "llama", "mistral", "olmo2", "qwen2", "qwen3")
-"""Values of ``model_type`` whose sizes stand in their configurations as transformers reads them."""
+"""Values of ``model_type`` whose configurations state the sizes as transformers reads them."""
 SIZES = ("hidden_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers")
-"""Keys that are read, and must be there, since families differ in their defaults."""
+"""Keys that are required, since families differ in their defaults."""
 AS_IT_STANDS = ("PreTrainedTokenizer", "TokenizersBackend", "GemmaTokenizer", "Qwen2Tokenizer")
 """Classes, without ``Fast``, that use tokenizer.json unchanged, while others rebuild it."""
 
@@ -47,10 +47,10 @@ def load_json_tokenizer(ref: ModelRef) -> "JsonTokenizer | None":
         name: text for name, token in settings.items() if name.endswith("_token") and (text := _get_content(token))
     }
     if "eos_token" not in special or not isinstance(template, str | None):
-        return None  # its class names an end, or there are several templates
+        return None  # the end token follows from the class, or there are several templates
     try:
         backend = _load_backend(str(path), path.stat().st_mtime_ns, path.stat().st_size)
-    except Exception:  # the library raises no narrower one; transformers says what is wrong
+    except Exception:  # the library raises no narrower class; transformers then reports what is wrong
         return None
     added = settings.get("added_tokens_decoder")
     more = [settings.get(name) for name in ("extra_special_tokens", "additional_special_tokens")]
@@ -63,7 +63,7 @@ def load_json_tokenizer(ref: ModelRef) -> "JsonTokenizer | None":
 
 @lru_cache(maxsize=1)
 def _load_backend(path: str, modified_ns: int, size: int) -> Any:
-    """Return the tokenizer of a tokenizer.json, cached since a look reads it twice and 33 MB take most of a second."""
+    """Return the tokenizer of a tokenizer.json, cached since it is read twice and 33 MB take most of a second."""
     from tokenizers import Tokenizer
 
     return Tokenizer.from_file(path)

@@ -79,12 +79,7 @@ def make_engine_arguments(ref: ModelRef) -> Json:
     """Return arguments with which vLLM's engine reads a model's checked files, running code only if allowed."""
     check_files(ref)
     revisions = dict.fromkeys(("revision", "code_revision", "tokenizer_revision"), get_hub_revision(ref))
-    return {
-        "model": ref.base,
-        **revisions,
-        "trust_remote_code": ref.code is not None,
-        "load_format": "safetensors",
-    }
+    return {"model": ref.base, **revisions, "trust_remote_code": ref.code is not None, "load_format": "safetensors"}
 
 
 def check_files(ref: ModelRef) -> None:
@@ -110,7 +105,7 @@ def check_files(ref: ModelRef) -> None:
             f"model {ref.base!r}: transformers_weights of its config.json names {str(named)[:80]!r}; weights are only "
             "read from model.safetensors, or from the files of its index: rename the file and remove the key"
         )
-    if read_model_file(ref, ADAPTER_CONFIG) is not None:  # transformers lays it over the model without a word
+    if read_model_file(ref, ADAPTER_CONFIG) is not None:  # transformers silently applies it to the model
         raise ModelError(
             f"model {ref.base!r} holds an adapter, too ({ADAPTER_CONFIG}), which would change its weights; move the "
             "adapter's files to a directory of their own and name that one as adapter"
@@ -167,7 +162,7 @@ def add_adapter(model: "PreTrainedModel", adapter: str, ref: ModelRef) -> Any:
     from peft import PeftConfig, PeftModel
 
     made_for = str((read_object(to_place(adapter) / ADAPTER_CONFIG) or {}).get("base_model_name_or_path"))
-    file = Path(made_for) / "config.json"  # which need not be here
+    file = Path(made_for) / "config.json"  # may be missing here
     shape, own = json.loads(file.read_text()) if file.is_file() else {}, model.config
     differs = (
         f"{name} is {getattr(own, name, None)!r} here, and {shape[name]!r} where it was made"
@@ -179,7 +174,7 @@ def add_adapter(model: "PreTrainedModel", adapter: str, ref: ModelRef) -> Any:
         check_adapter(adapter)
         try:
             loaded: Any = PeftModel.from_pretrained(model, adapter, config=PeftConfig.from_pretrained(adapter))
-            found = loaded.load_adapter(adapter, "default")  # peft says here what did not fit, and nowhere else
+            found = loaded.load_adapter(adapter, "default")  # only this reports the weights that do not fit
         except SafetensorError as error:
             raise ModelError(f"adapter {adapter!r}: its weights are damaged ({error}); copy it again") from error
         except (ValueError, RuntimeError) as error:
@@ -196,7 +191,7 @@ def add_adapter(model: "PreTrainedModel", adapter: str, ref: ModelRef) -> Any:
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's core in this process
-    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the tap reads the first one
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the tap reads version 1
     "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",  # room for one token that is drawn and never fed
     "VLLM_USE_FLASHINFER_SAMPLER": "0",  # compiled at the start, by nvcc; rows with seeds of their own bypass it
 }

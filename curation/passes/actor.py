@@ -1,11 +1,11 @@
-"""The process that holds a model and works on chunks of tables. It survives rows that kill it.
+"""The process that holds a model and works on chunks of tables. Ray restarts it after a row that kills it.
 
 A dataset of Ray Data maps its rows, which are calls for chunks of a pass, by this class. A call writes fragments and
-reports their names to the work queue (:mod:`curation.passes.work_queue`). They are no outputs of the call, since Ray
-replays a call that died without the outputs that it had delivered, whichever those were. A process serves pass after
-pass, and several at once if they use the same model. If a process dies, Ray restarts it and replays its calls without a
-limit; the work queue sets the limit, and tells the new process which rows are done and which row kills processes
-(:mod:`curation.passes.poison` finds it). A process whose model hangs, or does not start, ends itself.
+reports their names to the work queue (:mod:`curation.passes.work_queue`) instead of returning them, since Ray replays
+the calls of a dead process without their earlier outputs. A process serves pass after pass, and several at once if they
+use the same model. If a process dies, Ray restarts it and replays its calls without a limit; the work queue sets the
+limit, and tells the new process which rows are done and which row kills processes (:mod:`curation.passes.poison` finds
+it). A process whose model hangs, or does not start, ends itself.
 """
 
 import faulthandler
@@ -35,8 +35,7 @@ from curation.tables import commits, io
 from curation.telemetry import metrics
 
 POISON = "poison: the process that worked on this row alone died"
-KEPT_PASSES = 16
-"""Maximum number of passes that a process remembers; few run at once."""
+KEPT_PASSES = 16  # maximum number of passes that a process remembers; few run at once
 
 
 class ModelActor:
@@ -51,8 +50,7 @@ class ModelActor:
         self._turns = _Turns()
         self._watch = _Watch()
         self._shares = Shares()
-        self._answered: dict[Call, int] = {}
-        """Number of rows done of each open call's chunk."""
+        self._answered: dict[Call, int] = {}  # number of rows done of each open call's chunk
         ray.get(queue.start.remote(self._id, context.get_node_id(), os.getpid()))
         threading.Thread(target=self._beat, daemon=True).start()
 
@@ -62,7 +60,7 @@ class ModelActor:
         call = Call(index, pass_id)
         try:
             self._work(call)
-        except Exception as problem:  # it ends one pass, not the dataset
+        except Exception as problem:  # ends one pass, not the dataset
             ray.get(self._queue.fail.remote(pass_id, _pickle_error(problem)))
         return calls
 
@@ -126,8 +124,7 @@ class ModelActor:
                 seconds = ray.get(self._queue.beat.remote(self._id, dict(self._answered), self._models.pause))
 
 
-_call: ContextVar[Call] = ContextVar("_call")
-"""Call that this thread works on."""
+_call: ContextVar[Call] = ContextVar("_call")  # call that this thread works on
 
 
 def _serialise_table(table: pa.Table) -> bytes:
@@ -142,7 +139,7 @@ def _pickle_error(error: Exception) -> bytes:
     try:
         found: bytes = ray.cloudpickle.dumps(error)  # type: ignore[no-untyped-call]
         ray.cloudpickle.loads(found)
-    except Exception:  # a stranger's exception may hold what cannot be pickled, or read again
+    except Exception:  # an exception of other code may hold objects that cannot be pickled, or not unpickled
         return _pickle_error(RunFailedError(f"{type(error).__name__}: {error}"))
     return found
 
@@ -175,13 +172,11 @@ class _ChunkWork:
     ) -> None:
         self._session, self._share, self._search = session, share, begun.search
         self._queue, self._actor = queue, actor
-        self._about = call, actor, begun.chunk.name
-        """The first arguments of the work queue's methods."""
+        self._about = call, actor, begun.chunk.name  # first arguments of the work queue's methods
         self._rows: list[Row] = session.examples.take(begun.chunk.offsets).to_pylist()
         self._place = {row["row_id"]: place for place, row in enumerate(self._rows)}
         self._parts: list[Any] = []
-        self._seconds = 0.0
-        """Call's share of the process's time that is reported already."""
+        self._seconds = 0.0  # call's share of the process's time that is reported already
         asks_side_by_side = session.worker.slots is not None and begun.search.is_whole
         self._every = session.job.teacher.chunk_seconds if asks_side_by_side else math.inf
         self._last = time.monotonic()
@@ -229,8 +224,7 @@ class Shares:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._num_calls = 0
-        self._share = 0.0
-        """Share of a call that has worked since the start."""
+        self._share = 0.0  # share of a call that has worked since the start
         self._at = time.monotonic()
 
     @contextmanager

@@ -10,8 +10,6 @@ from ray.data import Datasource
 from ray.data.block import BlockMetadata
 from ray.data.datasource import ReadTask
 
-from curation.passes.messages import Call
-
 CALLS = pa.schema([("index", pa.int64()), ("pass_id", pa.string())])
 
 
@@ -32,12 +30,7 @@ class Calls(Datasource):
         def iter_blocks() -> Iterator[pa.Table]:
             index = 0
             while (call := ray.get(queue.next.remote(index))) is not None:
-                yield make_block(call)
+                yield pa.Table.from_pylist([asdict(call)], schema=CALLS)
                 index += 1
 
         return [ReadTask(iter_blocks, BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None))]
-
-
-def make_block(call: Call) -> pa.Table:
-    """Return a call as a row of ``CALLS``."""
-    return pa.Table.from_pylist([asdict(call)], schema=CALLS)

@@ -25,8 +25,7 @@ GROWTH = 4
 FILL = 8
 """Rows in all chunks of an actor per slot of its model: while a chunk's longest answer goes on, rows of the other
 chunks fill the slots of its finished answers."""
-LEAST_SECONDS = 2.0
-"""Minimum number of seconds that a chunk near the end of a pass should take."""
+LEAST_SECONDS = 2.0  # minimum number of seconds that a chunk near the end of a pass should take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +62,7 @@ class OpenRows:
 
     def __init__(self, examples: TableRef, takes: Callable[[Int64s], Bools], done: BitMap64) -> None:
         """Take the rows of ``examples`` that ``takes`` (a mask of ids) marks and that are not ``done``."""
-        self.requested = 0
-        """Number of rows of the pass, including those that are done."""
+        self.requested = 0  # number of rows of the pass, including those that are done
         self.left = 0
         self._stretches: list[Chunk] = []
         start = 0
@@ -111,8 +109,7 @@ class Cutter:
     def __init__(self, asked: AskConfig) -> None:
         self._seconds, self._most, self._first = asked.chunk_seconds, asked.chunk_rows, asked.first_chunk_rows
         self._largest = 0
-        self._pace: float | None = None
-        """Seconds per row of the chunks that finished last."""
+        self._pace: float | None = None  # seconds per row of the chunks that finished last
 
     def rows(self, left: int, *, actors: int, calls: int, slots: int | None = None) -> int:
         """Return the rows of the next chunk, with ``left`` rows for actors that each have ``calls`` calls.

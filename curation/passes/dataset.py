@@ -34,10 +34,8 @@ UPSCALING = 1.25
 """Ratio of open calls to the actors' capacity from which on Ray Data adds actors; the work queue keeps it at ``AHEAD``
 while there are rows."""
 THREADS = "OMP_NUM_THREADS"
-CLOSING_SECONDS = 30.0
-"""Time limit in seconds for the end of a dataset; its thread ends with the process in any case."""
-REST_SECONDS = 5.0
-"""Seconds that a stopped driver waits for the results of chunks that were finished just before."""
+CLOSING_SECONDS = 30.0  # time limit in seconds for the end of a dataset; its thread ends with the process in any case
+REST_SECONDS = 5.0  # seconds that a stopped driver waits for the results of chunks that were finished just before
 
 
 class RunningPass:
@@ -127,7 +125,7 @@ class ModelDataset:
         self._failure = self._failure or RunFailedError("the actors that worked on this pass were ended")
         with suppress(ray.exceptions.RayError):
             if not ray.get(self._queue.close.remote()):
-                logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # it would say that it failed
+                logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # it would report a failure
                 ray.kill(self._queue)
         self._thread.join(timeout=CLOSING_SECONDS)
 
@@ -160,7 +158,7 @@ class ModelDataset:
         logging.getLogger("ray.data.exceptions").addFilter(news.hide_full_store)
         context = ray.data.DataContext.get_current().copy()
         context.enable_progress_bars = False
-        context.target_max_block_size = 1  # each row is a block of its own: it does not wait for the next one
+        context.target_max_block_size = 1  # each row is a block, so that it does not wait for the next one
         context.autoscaling_config.actor_pool_util_upscaling_threshold = UPSCALING
         config = self._actors
         held = nodes.make_ray_options({**config.each, "CPU": self._num_cpus if self._hold_cpus else 0})

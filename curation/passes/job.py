@@ -37,8 +37,7 @@ class Models:
     def __init__(self, on_drop: Callable[[], None] = lambda: None) -> None:
         """Take ``on_drop``, called before a model is replaced; it must release every reference to the model."""
         self.num_starts = 0
-        self.facts: Mapping[str, float] = MappingProxyType({})
-        """``facts`` of the model loaded last, for the report."""
+        self.facts: Mapping[str, float] = MappingProxyType({})  # ``facts`` of the model loaded last, for the report
         self._on_drop = on_drop
         self._key: str | None = None
         self._held: Any = None
@@ -60,12 +59,20 @@ class Models:
 
     def _get(self, key: str, load: Callable[[], Loaded]) -> Loaded:
         if self._key != key:
-            self._drop()
+            self._on_drop()
+            held, self._held, self._key = self._held, None, None
+            if hasattr(held, "close"):
+                held.close()
+            del held
+            gc.collect()
+            torch = sys.modules.get("torch")
+            if torch is not None and torch.cuda.is_available():
+                torch.cuda.empty_cache()
             try:
                 self._held = load()
             except RuntimeError as error:
                 torch = sys.modules.get("torch")
-                # A GPU has no memory left, or fails: both may be of this process or this node alone.
+                # A GPU without memory or with a fault may be a problem of this process or node alone.
                 if torch is None or not isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError):
                     raise
                 words = next(iter(str(error).strip().splitlines()), "")
@@ -73,19 +80,8 @@ class Models:
             self._key = key
             self.num_starts += 1
             self.facts = dict(getattr(self._held, "facts", {}))
-        held: Loaded = self._held
-        return held
-
-    def _drop(self) -> None:
-        self._on_drop()
-        held, self._held, self._key = self._held, None, None
-        if hasattr(held, "close"):
-            held.close()
-        del held
-        gc.collect()
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        loaded: Loaded = self._held
+        return loaded
 
 
 class ChunkWorker(ABC, Generic[Part]):
@@ -95,8 +91,7 @@ class ChunkWorker(ABC, Generic[Part]):
     """Callback for a sign of life, which a worker calls whenever the model has answered something."""
     answered = staticmethod(lambda rows: None)
     """Callback for progress and a sign of life, which a worker calls with the number of rows just done."""
-    meter: WrappedTeacher | None = None
-    """Teacher that the worker asks, or ``None`` if the model is no teacher."""
+    meter: WrappedTeacher | None = None  # teacher that the worker asks, or ``None`` if the model is no teacher
 
     @abstractmethod
     def work(self, rows: list[Row]) -> Part:
@@ -127,8 +122,7 @@ class Job(ABC):
     examples: TableRef
     domain: DomainConfig
     teacher: AskConfig
-    model: ModelRef | None
-    """``None`` for a teacher without weights."""
+    model: ModelRef | None  # ``None`` for a teacher without weights
     decoding: DecodingConfig
     engine: AskConfig | None = None
     """Configuration with which the teacher is started, for all passes that ask it; by default ``teacher``."""
@@ -154,10 +148,8 @@ def count_errors(telemetry: Telemetry, problems: Iterable[str]) -> Json:
 class ChunkSpent(NamedTuple):
     """Cost of one chunk."""
 
-    actor: str
-    """Ray's id of the actor that worked on it."""
-    seconds: float
-    """The chunk's share of that actor's time, without the start of a model."""
+    actor: str  # Ray's id of the actor that worked on it
+    seconds: float  # the chunk's share of that actor's time, without the start of a model
     rows: int
     prompt_tokens: int
     output_tokens: int
@@ -169,25 +161,18 @@ class PassResult(NamedTuple):
     table: TableRef
     rows: int
     seconds: float
-    deaths: int
-    """Number of processes that died while they worked on a chunk."""
-    teachers: list[Json]
-    """``Teacher.facts`` of each start of a teacher."""
+    deaths: int  # number of processes that died while they worked on a chunk
+    teachers: list[Json]  # ``Teacher.facts`` of each start of a teacher
     spent: Spent = Spent()
-    of_chunks: Sequence[ChunkSpent] = ()
-    """Cost of each chunk, in order of arrival."""
-    clipped_values: int = 0
-    """Number of values of hidden states that were clipped to float16's largest one."""
+    of_chunks: Sequence[ChunkSpent] = ()  # cost of each chunk, in order of arrival
+    clipped_values: int = 0  # number of values of hidden states that were clipped to float16's largest one
 
 
 class PassOptions(TypedDict, total=False):
     """Options of a pass, on which no value in its table depends."""
 
-    commit_seconds: Required[float]
-    """Seconds between two commits."""
-    dataset: Any
-    """The model's ``curation.passes.dataset.ModelDataset``; if unset, the pass creates one."""
+    commit_seconds: Required[float]  # seconds between two commits
+    dataset: Any  # the model's ``curation.passes.dataset.ModelDataset``; if unset, the pass creates one
     guard: Guard
-    fragment_mb: int
-    """Size of a fragment in MiB, up to which smaller ones are merged; if unset, none is merged."""
+    fragment_mb: int  # size of a fragment in MiB, up to which smaller ones are merged; if unset, none is merged
     progress: Update

@@ -34,8 +34,7 @@ class Look:
     answered: int = 0
     chunks_left: int = 0
     chunks_in_flight: int = 0
-    actor_seconds: float = 0.0
-    """Actors' time that the pass has used, in seconds; see :meth:`WorkQueue.look`."""
+    actor_seconds: float = 0.0  # actors' time that the pass has used, in seconds; see :meth:`WorkQueue.look`
     suspects: tuple[Suspect, ...] = ()
     unstarted: tuple[str, ...] = ()
     pause: str = ""
@@ -60,8 +59,7 @@ class Begun(NamedTuple):
 class Taken(NamedTuple):
     """Results that a driver takes from the work queue."""
 
-    parts: list[bytes]
-    """Rows of ``commits.WRITTEN`` as Arrow streams."""
+    parts: list[bytes]  # rows of ``commits.WRITTEN`` as Arrow streams
     error: bytes | None = None
 
 
@@ -73,12 +71,10 @@ class Starts:
     memory is free. So a failed start counts as a death of the process.
     """
 
-    most: int
-    """Maximum number of restarts of an actor in a row without any work done."""
-    num: Counter[str] = field(default_factory=Counter)
-    """Number of starts of each actor since it last finished any work."""
+    most: int  # maximum number of restarts of an actor in a row without any work done
+    num: Counter[str] = field(default_factory=Counter)  # number of starts of each actor since it last finished any work
     refused: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Reasons why the model did not start since then, by actor and node; the last one stands last."""
+    """Reasons why the model did not start since then, by actor and node, the latest last."""
 
     def begin(self, actor: str) -> None:
         """Record that a process of an actor begins the pass; raise ``RunFailedError`` after too many without work."""
@@ -101,7 +97,7 @@ class Starts:
         nodes.pop(node, None)
         nodes[node] = why
 
-    def got_on(self, actor: str) -> None:
+    def record_work(self, actor: str) -> None:
         """Record that an actor's process has done something."""
         del self.num[actor]
         self.refused.pop(actor, None)
@@ -122,10 +118,8 @@ class QueuedChunk:
 
     chunk: Chunk
     search: PoisonSearch
-    written: set[int] = field(default_factory=set)
-    """Indices of the rows that calls wrote before finishing the chunk."""
-    version: int = 0
-    """Number of times that rows were written."""
+    written: set[int] = field(default_factory=set)  # indices of the rows that calls wrote before finishing the chunk
+    version: int = 0  # number of times that rows were written
     calls: "set[OpenCall]" = field(default_factory=set)
     """Calls that work on the chunk: more than one if an actor is silent."""
 
@@ -135,17 +129,14 @@ class OpenCall:
     """A call that has not ended."""
 
     call: Call
-    work: QueuedChunk | None = None
-    """Current chunk, or ``None`` while no actor works on one."""
+    work: QueuedChunk | None = None  # current chunk, or ``None`` while no actor works on one
     version: int = 0
     """Version of the chunk when the call began it or wrote last; if it differs, another call has written rows."""
     actor: "KnownActor | None" = None
-    since: float | None = None
-    """Time at which the call's first chunk was begun."""
+    since: float | None = None  # time at which the call's first chunk was begun
     begun: float = 0.0
     answered: int = 0
-    is_replaced: bool = False
-    """Whether the chunk is queued again because the call's actor is silent."""
+    is_replaced: bool = False  # whether the chunk is queued again because the call's actor is silent
 
 
 @dataclass(eq=False)
@@ -159,8 +150,7 @@ class OpenPass:
     starts: Starts
     waiting: deque[QueuedChunk] = field(default_factory=deque)
     calls: dict[int, OpenCall] = field(default_factory=dict)
-    parts: list[bytes] = field(default_factory=list)
-    """Written rows that the driver has not taken yet."""
+    parts: list[bytes] = field(default_factory=list)  # written rows that the driver has not taken yet
     num_taken: int = 0
     error: bytes | None = None
     answered: int = 0
@@ -185,8 +175,6 @@ class KnownActor:
     pid: int
     calls: set[OpenCall] = field(default_factory=set)
     heard: float = field(default_factory=time.monotonic)
-    charged: float = field(default_factory=time.monotonic)
-    """Time up to which the actor's time is charged to passes."""
+    charged: float = field(default_factory=time.monotonic)  # time up to which the actor's time is charged to passes
     pause: str = ""
-    is_ended: bool = False
-    """Whether the work queue has ended the process since its last report."""
+    is_ended: bool = False  # whether the work queue has ended the process since its last report

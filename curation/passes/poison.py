@@ -26,15 +26,12 @@ PARTS = 16
 class PoisonSearch:
     """The state of a search for poison rows in a chunk, with rows by their index in the chunk."""
 
-    suspect: list[list[int]]
-    """Pieces not known to be harmless; parts of pieces in which a process died come first."""
+    suspect: list[list[int]]  # pieces not known to be harmless; parts of pieces in which a process died come first
     harmless: list[int] = field(default_factory=list)
     poison: list[int] = field(default_factory=list)
-    under_way: list[int] = field(default_factory=list)
-    """Piece that a process has begun and not finished."""
+    under_way: list[int] = field(default_factory=list)  # piece that a process has begun and not finished
     node: str = ""
-    pass_id: str = ""
-    """Pass in which the piece was begun, to recognise an earlier driver, whose actors died with it."""
+    pass_id: str = ""  # pass in which the piece was begun, to recognise an earlier driver, whose actors died with it
     solo_crashes: dict[int, int] = field(default_factory=dict)
     """Number of times that a process died on a row alone, by row."""
     num_deaths: int = 0
@@ -49,10 +46,10 @@ class PoisonSearch:
         """Whether no process has died in the chunk."""
         return self.num_deaths == 0
 
-    def begin(self, *, max_row_retries: int, taken_along: bool = False) -> None:
-        """Begin a new attempt; the unfinished piece killed the last one, unless that died with its node or driver."""
+    def begin(self, *, max_row_retries: int, died_with_node: bool = False) -> None:
+        """Begin a new attempt; the unfinished piece killed the last one, unless its node or driver died."""
         lost, self.under_way = self.under_way, []
-        if not lost or taken_along:
+        if not lost or died_with_node:
             return
         self.num_deaths += 1
         self.suspect = [piece for piece in self.suspect if piece != lost]
@@ -125,8 +122,7 @@ class PoisonSearch:
         return cls(**value)
 
 
-_ROWS = ("harmless", "poison", "under_way")
-"""Fields of a :class:`PoisonSearch` that are rows, not pieces."""
+_ROWS = ("harmless", "poison", "under_way")  # fields of a :class:`PoisonSearch` that are rows, not pieces
 
 
 def _group_runs(rows: list[int]) -> list[list[int]]:

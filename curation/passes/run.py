@@ -55,17 +55,14 @@ def run_pass(
     io.create(uri, schema)
     guard, fragment_mb = how.get("guard", guard_nothing), how.get("fragment_mb")
     committer = commits.Committer(uri, guard, fragment_mb)
-    num_done = len(committer.done)
     rows = OpenRows(job.examples, takes, committer.done)
     total, num_left = rows.requested, rows.left
     suspects = PoisonSuspects(uri)
     begun = time.monotonic()
-    tally = Tally(uri, done=num_done, total=total, telemetry=job.telemetry, update=how.get("progress"))
+    tally = Tally(uri, done=len(committer.done), total=total, telemetry=job.telemetry, update=how.get("progress"))
     with ExitStack() as stack:
         if num_left:
-            dataset: ModelDataset | None = how.get("dataset")
-            if dataset is None:
-                dataset = stack.enter_context(closing(make_dataset(job.teacher)))
+            dataset: ModelDataset = how.get("dataset") or stack.enter_context(closing(make_dataset(job.teacher)))
             try:
                 versions = nodes.make_versions_question()()
                 running = stack.enter_context(dataset.passing(job, versions, rows, suspects.read()))
@@ -113,7 +110,7 @@ def make_dataset(asked: AskConfig, *, name: str = "model", hold_cpus: bool = Tru
     of_nodes = [node["Resources"].get("CPU", 0) for node in nodes.list_living()]
     actors = asked.actors
     cpus = actors.cpus(asked.backend, of_nodes)
-    if not hold_cpus:  # then Ray would start more than there is room for
+    if not hold_cpus:  # Ray would start more actors than there is room for
         most = max(1, min(actors.max, int(sum(of_nodes) // cpus)))
         least = {name: min(most, value) for name in ("min", "initial") if (value := getattr(actors, name)) is not None}
         actors = actors.model_copy(update={"max": most, **least})
@@ -126,12 +123,10 @@ class Tally:
     def __init__(self, uri: str, *, done: int, total: int, telemetry: Telemetry, update: Update | None) -> None:
         """Begin with ``done`` of ``total`` rows committed."""
         self.teachers: list[Json] = []
-        self.deaths = 0
-        """Number of processes that died in a chunk that was written later."""
+        self.deaths = 0  # number of processes that died in a chunk that was written later
         self.clipped_values = 0
         self.of_chunks: list[ChunkSpent] = []
-        self.spent = Spent()
-        """Total cost, always replaced as a whole, since other threads read it."""
+        self.spent = Spent()  # total cost, always replaced as a whole, since other threads read it
         self._uri, self._telemetry, self._update = uri, telemetry, update
         self._look: Callable[[], Look] = lambda: NOBODY
         self._deaths_before = 0
@@ -166,8 +161,7 @@ class Tally:
         used = note.get("spent", {})
         prompt, output = used.get("tokens", (0, 0))
         if used:
-            spent = ChunkSpent(used["actor"], used["seconds"], written.num_rows, prompt, output)
-            self.of_chunks.append(spent)
+            self.of_chunks.append(ChunkSpent(used["actor"], used["seconds"], written.num_rows, prompt, output))
         with self._lock:
             self.spent = self.spent.plus(Spent(prompt_tokens=prompt, output_tokens=output, chunks=1))
             self._errors.update(note.get("errors", {}))
@@ -194,7 +188,7 @@ class Tally:
                 standing = self._make_standing(look)
                 if self._update is not None:
                     self._update(standing)
-        except (OSError, RuntimeError, ray.exceptions.RayError) as error:  # a full disk is said by what needs it
+        except (OSError, RuntimeError, ray.exceptions.RayError) as error:  # a full disk ends the stage elsewhere
             logger.warning("progress could not be reported: %s", error)
 
     def _make_standing(self, look: Look) -> Standing:

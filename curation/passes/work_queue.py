@@ -23,8 +23,7 @@ from curation.telemetry.standing import Actors
 if TYPE_CHECKING:
     import ray
 
-BEAT_SECONDS = 1.0
-"""Minimum interval between an actor's reports, in seconds."""
+BEAT_SECONDS = 1.0  # minimum interval between an actor's reports, in seconds
 BEATS_PER_SECOND = 200
 """Maximum number of reports of all actors per second; the more actors, the less often each reports."""
 CALLS_PER_SECOND = 10
@@ -33,10 +32,8 @@ SILENT_SECONDS = 10.0
 """Seconds without a report, if these are three intervals too, after which an actor does not count as running."""
 STUCK_SECONDS = 30.0
 """Seconds without a report after which an actor's chunks are queued again; the first call to write rows wins."""
-AHEAD = 2
-"""Number of calls per call that an actor can work on, so that another one waits and no actor is idle."""
-TAKE_SECONDS = 0.5
-"""Maximum seconds between a driver's requests for written rows."""
+AHEAD = 2  # number of open calls for each call that an actor can work on, so that one waits and no actor is idle
+TAKE_SECONDS = 0.5  # maximum seconds between a driver's requests for written rows
 
 
 class WorkQueue:
@@ -55,7 +52,7 @@ class WorkQueue:
         self._news = asyncio.Condition()
         self._watch: asyncio.Task[None] | None = None
 
-    # What the driver asks
+    # Called by the driver
 
     async def open(
         self, this: Pass, jobs: "list[ray.ObjectRef[Any]]", rows: OpenRows, cutter: Cutter, suspects: Sequence[Suspect]
@@ -63,7 +60,7 @@ class WorkQueue:
         """Begin a pass; ``suspects`` are those of an earlier driver."""
         if self._watch is None:
             self._watch = asyncio.get_running_loop().create_task(self._look_after())
-        self._charge()  # the time since the last pass is not this one's
+        self._charge()  # the time since the last pass is not charged to this one
         mine = self._passes[this.id] = OpenPass(this, jobs, rows, cutter, Starts(this.actors.max_restarts))
         for chunk, known in suspects:
             if len(places := rows.set_apart(chunk)):
@@ -132,7 +129,7 @@ class WorkQueue:
         await self._tell()
         return not any(mine.is_at_work for mine in self._passes.values())
 
-    # What the dataset asks
+    # Called by the dataset
 
     async def next(self, index: int) -> Call | None:
         """Return the dataset's row at this index as soon as there is one, or None at the end.
@@ -142,7 +139,7 @@ class WorkQueue:
         """
         async with self._news:
             while True:
-                if index < self._num_calls:  # Ray drops it where it has had it, and it ends where it has ended
+                if index < self._num_calls:  # Ray ignores a row that it has had; an ended call ends again at once
                     same = (mine.calls[index].call for mine in self._passes.values() if index in mine.calls)
                     return next(same, Call(index, ""))
                 if self._is_closed:
@@ -157,7 +154,7 @@ class WorkQueue:
                     return call
                 await self._news.wait()
 
-    # What an actor says
+    # Called by actors
 
     async def start(self, actor: str, node: str, pid: int) -> None:
         """Record that a process of an actor has started."""
@@ -237,9 +234,9 @@ class WorkQueue:
         search = work.search
         search.drop(work.written)
         lost = bool(search.under_way) and (search.pass_id != mine.this.id or _is_gone(search.node))
-        search.begin(max_row_retries=mine.this.actors.max_row_retries, taken_along=lost)
+        search.begin(max_row_retries=mine.this.actors.max_row_retries, died_with_node=lost)
         search.pass_id, search.node = mine.this.id, "" if known is None else known.node
-        if search.is_whole:  # of any other chunk each piece is kept when it begins
+        if search.is_whole:  # in other chunks, actors record each piece when they begin it (keep)
             search.under_way = [place for piece in search.suspect for place in piece]
         return Begun(work.chunk, search, len(work.written))
 
@@ -247,7 +244,7 @@ class WorkQueue:
         """Record the state of a chunk's poison search, before a process begins a piece of the chunk."""
         if (found := self._find(call)) is not None and (work := found[1].work) is not None and work.chunk.name == chunk:
             if work.search.under_way:
-                found[0].starts.got_on(actor)
+                found[0].starts.record_work(actor)
             work.search = search
 
     async def wrote(self, call: Call, actor: str, chunk: str, places: list[int], rows: bytes) -> bool:
@@ -259,7 +256,7 @@ class WorkQueue:
         if (taken := self._take(call, chunk, rows)) is None:
             return False
         mine, opened, work = taken
-        mine.starts.got_on(actor)
+        mine.starts.record_work(actor)
         work.written.update(places)
         work.version += 1
         opened.version = work.version
@@ -274,14 +271,14 @@ class WorkQueue:
             num_rows = len(work.chunk.offsets)
             mine.answered += num_rows
             mine.cutter.learn(num_rows, time.monotonic() - opened.begun)
-            if work.search.under_way:  # and not only given up
-                mine.starts.got_on(actor)
+            if work.search.under_way:  # else the rows were only given up
+                mine.starts.record_work(actor)
             for other in list(work.calls):
                 self._leave(other)
             if work in mine.waiting:
                 mine.waiting.remove(work)
             if not mine.has_work:
-                await self._tell()  # the driver may have all of it
+                await self._tell()  # the pass may be complete
         return await self.begin(call, actor, slots, is_last=is_last)
 
     def _take(self, call: Call, chunk: str, rows: bytes) -> tuple[OpenPass, OpenCall, QueuedChunk] | None:
@@ -311,7 +308,7 @@ class WorkQueue:
             opened.actor.calls.discard(opened)
         opened.work, opened.actor, opened.is_replaced = None, None, False
 
-    # What the work queue does by itself
+    # Tasks and state of the work queue itself
 
     async def _look_after(self) -> None:
         """Watch for silent actors: end frozen processes, and queue the chunks of silent actors again."""
@@ -323,7 +320,7 @@ class WorkQueue:
                     continue
                 silence = time.monotonic() - actor.heard
                 has = [(self._passes[opened.call.pass_id], opened) for opened in actor.calls]
-                if not has:  # it idled, and the dataset has given it back
+                if not has:  # it was idle, and the dataset has released it
                     del self._actors[name]
                     continue
                 hang_seconds = min(mine.this.actors.hang_seconds for mine, _ in has)

@@ -1,7 +1,7 @@
 """Stages that fit a trust function on the graded labels of the source split: a given one, or the best of a search."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import yaml
@@ -182,7 +182,7 @@ class Search(Stage):
             **fit.outputs._asdict(),
             best=best,
             kind=found.point.kind,
-            choice=found.choice.to_json(),
+            choice=asdict(found.choice),
             finalists=found.finalists,
             num_trials=len(found.trials),
             num_failed=sum(trial.outcome is None for trial in found.trials),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from inspect import signature
 from types import MappingProxyType
-from typing import Any, Protocol, Self, cast
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -76,19 +76,16 @@ class Gate(Protocol):
 class Teacher:
     """A model that labels a stream of requests, keyed by row id, without barriers and in any order.
 
-    A backend is a class with these members, made with ``(config, model)``; it need not inherit them. As they stand here
-    there are no states, and no engine that a change of configuration restarts.
+    A backend is a class with these members, made with ``(config, model)``; it need not inherit them. The defaults are
+    for a backend without hidden states whose settings can all change without a restart.
     """
 
-    state_size: int = 0
-    """Width of a hidden state."""
-    facts: Mapping[str, float] = MappingProxyType({})
-    """Facts of the teacher's start, for the report: numbers by name."""
+    state_size: int = 0  # width of a hidden state
+    facts: Mapping[str, float] = MappingProxyType({})  # facts of the teacher's start, for the report: numbers by name
     slots: int | None = None
     """Number of rows that are answered concurrently, or None if they are not. A pass gives chunks that fill the slots,
     however long an answer takes."""
-    pause: str = ""
-    """Reason why the teacher waits, which the progress shows unless it is empty."""
+    pause: str = ""  # reason why the teacher waits, which the progress shows unless it is empty
 
     @staticmethod
     def engine_key(config: AskConfig) -> JsonView:
@@ -131,9 +128,8 @@ class Teacher:
 
 def load_teacher(config: AskConfig, model: ModelRef | None) -> Teacher:
     """Return the teacher of a configuration with the weights of ``model``, None for a backend that needs no weights."""
-    return cast(
-        Teacher, _load_class(config)(resolve_dtype(config, model), None if model is None else fetch_model(model))
-    )
+    made: Teacher = _load_class(config)(resolve_dtype(config, model), None if model is None else fetch_model(model))
+    return made
 
 
 def can_gate(backend: str) -> bool:

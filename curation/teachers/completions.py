@@ -176,8 +176,8 @@ def error_batch(
 ) -> pa.RecordBatch:
     """Return a batch of rows without an answer: error rows, given errors by row id, and rows that a gate stopped.
 
-    Of an error row all but row id and error are null. Of a row in ``stopped``, which has numbers of prompt tokens by
-    row id, all but row id, that number, and 0 tokens of the answer.
+    An error row has only row id and error. A row of ``stopped``, which has numbers of prompt tokens by row id, has only
+    row id, that number, and 0 as the answer's number of tokens.
     """
     rows = [AnsweredRow(row_id, error=error) for row_id, error in errors.items()]
     rows += [AnsweredRow(row_id, None, number, 0) for row_id, number in (stopped or {}).items()]

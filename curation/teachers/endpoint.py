@@ -85,7 +85,7 @@ class EndpointTeacher(Teacher):
                     under_way.remove(future)
                     if (failed := future.exception()) is None:
                         rows.append(future.result())
-                    failure = failure or failed  # answers that are under way are paid: they are waited for
+                    failure = failure or failed  # raised once the answers under way, which are paid, have come
                 if rows:
                     client.paid.flush()
                     dtype = self._config.state_dtype

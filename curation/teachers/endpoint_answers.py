@@ -19,7 +19,7 @@ NO_ROW = -1  # id in the row of an answer, until a row has asked for it
 MAX_COUNT = 2**31 - 1  # maximum number of tokens that a table's column can hold
 NO_LETTERS = re.compile(rb"<0x[0-9A-F]{2}>|[^0-9A-Za-z]")
 """All but ASCII letters and digits, which are equal in tokens and text however a server writes other bytes."""
-HALVES = "surrogatepass"  # how a token's text is encoded, which may hold half a character
+HALVES = "surrogatepass"  # error handler for tokens whose text holds half of a character
 LEAST_LOGPROB = -9999.0
 """Lower bound of log-probabilities, which vLLM gives for -inf: float16 can hold it, and sums do not overflow."""
 
@@ -39,8 +39,7 @@ class Token(NamedTuple):
     top: Sequence[float]  # largest log-probabilities of the token's distribution, in any order
 
 
-Odd = Mapping[str, str]
-"""Oddities of an answer: keys of ``endpoint_paid.ODD``, each with an example."""
+Odd = Mapping[str, str]  # oddities of an answer: keys of ``endpoint_paid.ODD``, each with an example
 
 
 def restore_row(value: Sequence[Any]) -> AnsweredRow:
@@ -51,10 +50,10 @@ def restore_row(value: Sequence[Any]) -> AnsweredRow:
 
 
 class TryError(Exception):
-    """An error for a try that brought no answer: the server's message, or a description of what it sent or of the loss.
+    """An error for a try without an answer: the server's message, or a description of what came or was lost.
 
     It has the response's status and the server's name of the error (``code``), if there are any, the seconds that the
-    server asks to wait, and the kind of the row's error if no try brings an answer.
+    server asks to wait, and the kind of the row's error if no further try brings an answer.
     """
 
     def __init__(
@@ -124,9 +123,9 @@ def parse_billed_usage(found: JsonView, most: Usage) -> tuple[Usage, bool]:
 def read_answer(found: JsonView, used: Usage, *, field: str | None = None) -> tuple[AnsweredRow, Odd]:
     """Return the answer of a chat or completion, the text or the ``field`` of its JSON object, and its oddities.
 
-    Its row has no id yet. It has an ``error`` if the answer was refused or no row can hold it. ``TryError`` if
-    no choice has a text, or the server ended the answer by an error. The number of tokens is that of the text, without
-    a stop token if the server returns log-probabilities.
+    Its row has no id yet, and an ``error`` if the answer was refused or no row can hold it. Raise ``TryError`` if no
+    choice has a text, or the server ended the answer by an error. If the server returns log-probabilities, tokens are
+    counted without a stop token.
     """
     try:
         choice = found["choices"][0]
@@ -236,7 +235,7 @@ def _find_answer(
         answer = None if field is None else json.loads(text)[field]
         is_whole = field is None
     except (ValueError, KeyError, TypeError, RecursionError):
-        is_whole = True  # as it is: no label can be read of it
+        is_whole = True  # the whole text is the answer; no label can be read from it
     own: list[Token] = []
     if is_whole:
         target, seen = text.encode(), b""

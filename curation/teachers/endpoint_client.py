@@ -140,14 +140,15 @@ class Client:
     async def ask(self, question: ServerQuestion) -> AnsweredRow:
         """Return the answer to a question, or its error, without a row's id; it is paid for at most once.
 
-        ``ConfigError`` if the server refuses all, ``RunFailedError`` if it does not answer or the money is spent.
+        Raise ``ConfigError`` if the server refuses all questions, ``RunFailedError`` if it does not answer or the
+        money is spent.
         """
         if (found := self.paid.find(question.key)) is not None:
             return found
         if (awaited := self.under_way.get(question.key)) is None:
             awaited = self.under_way[question.key] = asyncio.ensure_future(self._buy(question))
             awaited.add_done_callback(lambda _: self.under_way.pop(question.key))
-        return await asyncio.shield(awaited)  # nobody may wait for it any more, but it is paid
+        return await asyncio.shield(awaited)  # it is paid, even if nobody waits for it any more
 
     async def _buy(self, question: ServerQuestion) -> AnsweredRow:
         async with self._slots:
@@ -169,7 +170,7 @@ class Client:
                     except RefusedError as refused:
                         return AnsweredRow(NO_ROW, error=str(refused))
                     if error.status == 429 and self._answered > answered_before:
-                        answered_before = self._answered  # the limit is the server's way: it answers others meanwhile
+                        answered_before = self._answered  # the server only limits the rate: it answers others
                     else:
                         tries += 1
                 finally:
@@ -277,7 +278,7 @@ class Client:
         return float(min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(tries, 10)) * random.uniform(0.5, 1))
 
     async def _give_up(self, error: TryError, *, others_answered: bool) -> NoReturn:
-        """Raise the error of a question whose tries are used up; where no other was answered, ask if the server is."""
+        """Raise the error of a question whose tries are used up; check the server if it answered no other question."""
         words, tries = self._describe_error(error), self.config.retries + 1
         self._failed += 1
         is_there = others_answered

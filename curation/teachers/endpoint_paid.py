@@ -40,8 +40,7 @@ REFRESH_SECONDS = 1.0  # the maximum age of the knowledge of other processes' re
 ALIVE_SECONDS = 3.0
 """Seconds without growth of its record after which a process counts as dead; actors outlive a driver by some 1 s."""
 SUFFIX = ".jsonl"
-FORMAT = 2
-"""The format of answers, in each line with one: answers of another format are counted as paid, and not read."""
+FORMAT = 2  # format of answers, in each line with one: answers of another format are counted as paid, and not read
 
 
 @dataclass(kw_only=True)
@@ -77,7 +76,7 @@ class Spending:
         return None if price is None else price.of(*self.tokens)
 
 
-class _At(NamedTuple):
+class _LineRange(NamedTuple):
     """Byte range of a line in a file."""
 
     file: str
@@ -91,8 +90,8 @@ class Paid:
     def __init__(self, folder: str | None) -> None:
         self._folder: Place | None = None if folder is None else to_place(folder)
         self.spending = Spending()
-        self._kept: dict[str, AnsweredRow | _At] = {}
-        self._elsewhere: dict[str, tuple[str, str]] = {}  # questions of others: the file, and what is open in it
+        self._kept: dict[str, AnsweredRow | _LineRange] = {}
+        self._elsewhere: dict[str, tuple[str, str]] = {}  # file and key in ``Spending.open``, for others' questions
         self._read: dict[str, int] = {}
         self._name, self._number, self._num_written, self._refreshed = uuid.uuid4().hex, 0, 0, 0.0
         self._waiting: list[bytes] = []
@@ -104,7 +103,7 @@ class Paid:
     def find(self, key: str) -> AnsweredRow | None:
         """Return the recorded answer to a question, or None."""
         found = self._kept.get(key)
-        if isinstance(found, _At):
+        if isinstance(found, _LineRange):
             assert self._folder is not None, "only files have places"
             line = read_range(self._folder / found.file, found.start, found.stop)
             return restore_row(json.loads(line)["answer"])
@@ -118,12 +117,12 @@ class Paid:
         name, number = self._elsewhere.get(key, ("", ""))
         if number not in self.spending.open:
             return False
-        return abs(time.time() - (self._folder / name).stat().st_mtime) < ALIVE_SECONDS  # or its clock is another one
+        return abs(time.time() - (self._folder / name).stat().st_mtime) < ALIVE_SECONDS  # clocks may differ
 
-    def sent(self, most: Usage, key: str | None = None) -> int:
-        """Record that a question with at most so many tokens is being sent, and return its number."""
+    def sent(self, most: Usage, key: str) -> int:
+        """Record that a question of at most ``most`` tokens is being sent, and return its number."""
         self._number += 1
-        self._note({"sent": self._number, "tokens": most, **({} if key is None else {"key": key})})
+        self._note({"sent": self._number, "tokens": most, "key": key})
         return self._number
 
     def got(self, number: int, key: str, used: Usage, answer: AnsweredRow, odd: Odd) -> None:
@@ -194,14 +193,14 @@ class Paid:
         for raw in content.splitlines(keepends=True):
             if not raw.endswith(b"\n"):
                 break
-            at = _At(name, start + taken, start + taken + len(raw))
+            at = _LineRange(name, start + taken, start + taken + len(raw))
             taken += len(raw)
-            with suppress(ValueError, KeyError, TypeError):  # a line that a power cut left half
+            with suppress(ValueError, KeyError, TypeError):  # a line that a power cut has damaged
                 line = json.loads(raw)
                 if "sent" in line:
                     spending.open[f"{of}-{line['sent']}"] = Usage(*line["tokens"])
                     spending.questions += 1
-                    if "key" in line and of != self._name:
+                    if of != self._name:
                         self._elsewhere[line["key"]] = name, f"{of}-{line['sent']}"
                 elif "freed" in line:
                     del spending.open[f"{of}-{line['freed']}"]

@@ -60,7 +60,7 @@ class Prefix:
         return Prefix(cache=cache, mask_BT=self.mask_BT, length_B=self.length_B, layers=self.layers)
 
     def has_room(self, num_tokens: int) -> bool:
-        """Return whether each of so many further tokens would see its whole row, with no layer's window full."""
+        """Return whether ``num_tokens`` further tokens would each see their whole row, with no layer's window full."""
         windows = [layer.sliding_window for layer in self.cache.layers if isinstance(layer, DynamicSlidingWindowLayer)]
         return self.width + num_tokens < min(windows, default=self.width + num_tokens + 1)
 
@@ -68,7 +68,7 @@ class Prefix:
 class ForwardPass(NamedTuple):
     """Outputs of a pass for its newest T tokens."""
 
-    logits_BTV: torch.Tensor  # logits, float32; those of the last token only if the pass was asked for no logits
+    logits_BTV: torch.Tensor  # logits, float32; only of the last token if the pass ran without ``logits``
     hidden_BTD: torch.Tensor
 
 

@@ -28,7 +28,7 @@ def compute_numbers_by_kernel(logits_BV: torch.Tensor, token_B: torch.Tensor) ->
 def _reduce_logits(logits: Any, tokens: Any, numbers: Any, stride: Any, size: Any, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
-    # The lowest finite number stands for the maximum of nothing: differences to -inf would not be numbers.
+    # The maximum begins at the lowest finite number, since -inf minus -inf would be NaN.
     top = -3.4028234663852886e38
     best = float("-inf")
     second = float("-inf")

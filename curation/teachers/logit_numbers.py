@@ -15,7 +15,7 @@ def compute_float_numbers(logits_BV: torch.Tensor, token_B: torch.Tensor, *, sur
         number_B4[:, 1] = logit_BV.gather(1, part_B[:, None])[:, 0] - whole_B
         if sure:
             best_B2 = logit_BV.topk(2, dim=-1).values
-            # 0 times -inf is not a number; logits that overflowed are none, and remain so
+            # 0 times -inf would be NaN; logits that overflowed are NaN, and remain so
             logprob_BV = (logit_BV - whole_B[:, None]).clamp_(min=torch.finfo(torch.float32).min)
             number_B4[:, 2] = best_B2[:, 0] - best_B2[:, 1]
             number_B4[:, 3] = logprob_BV.exp().mul_(logprob_BV).sum(dim=-1)

@@ -180,7 +180,7 @@ def get_states(
 ) -> dict[tuple[str, int], Array]:
     """Return the requested states of drawn or read answers, by position and rank, with concatenated layers.
 
-    ``of_answers`` has those of the answers by position. All other options, which there are none of, have zeros.
+    ``of_answers`` has the states of the answers by position. Ranks beyond the first, which no answer has, get zeros.
     """
     found, none_BD = {"prompt_last": prompt_BD.float(), **of_answers}, np.zeros(prompt_BD.shape, dtype=np.float32)
     return {

@@ -140,7 +140,7 @@ def tokenise(
         else None
         for request in requests
     ]
-    read = [reads_given and choice is None for choice in choices]  # its answer is no option
+    read = [reads_given and choice is None for choice in choices]  # whether the given answer is not an option
     rows = [
         (prompt, tokens, (request.given or "",) if is_text else request.options or ())
         for (prompt, tokens, request), is_text in zip(given, read, strict=True)

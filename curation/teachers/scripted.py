@@ -156,10 +156,15 @@ class ScriptedTeacher(Teacher):
     def _make_answered_row(self, request: Request, number: int, mean: float, *, normalise: bool) -> AnsweredRow:
         """Return the row with the text that ``number`` chooses; each of its words has the log-probability ``mean``.
 
-        With baselines the option chosen is that which stays likeliest if that of ``number`` is likelier by 1 before.
+        With baselines, the chosen option is the likeliest after they are subtracted from scores of 1 for the option of
+        ``number`` and 0 for the others.
         """
-        if request.in_pairs:
-            return self._make_paired_row(request, number, mean)
+        if request.in_pairs:  # the bits of ``number`` are the answers, each likelier by 1 to 2 than its opposite
+            options, gap = request.options or (), 1 + math.exp(mean)
+            yes = [(number >> question % 64) & 1 for question in range(len(options) // 2)]
+            pair_scores = [mean - gap * (place % 2 == yes[place // 2]) for place in range(len(options))]
+            lengths, num_prompt = [len(option.split()) for option in options], len(request.prompt.split())
+            return make_paired_row(request, pair_scores, num_prompt_tokens=num_prompt, lengths=lengths)
         texts = self._script.completions if request.options is None else request.options
         choice = number % len(texts)
         if request.baselines is not None and not request.is_drawn:
@@ -187,18 +192,6 @@ class ScriptedTeacher(Teacher):
             negentropies=OfTokens.of([negentropy] * num_words),
             option_logprobs=sums,
             option_scores=scores,
-        )
-
-    def _make_paired_row(self, request: Request, number: int, mean: float) -> AnsweredRow:
-        """Return the row whose answers are the bits of ``number``, each likelier by 1 to 2 than the other one."""
-        options, gap = request.options or (), 1 + math.exp(mean)
-        yes = [(number >> question % 64) & 1 for question in range(len(options) // 2)]
-        scores = [mean - gap * (place % 2 == yes[place // 2]) for place in range(len(options))]
-        return make_paired_row(
-            request,
-            scores,
-            num_prompt_tokens=len(request.prompt.split()),
-            lengths=[len(option.split()) for option in options],
         )
 
     def _crash(self, row_id: int) -> None:

@@ -56,7 +56,7 @@ class _OpenAnswer:
 class _AnswerStates:
     """States of B answers by position, from those at their tokens, of which only the newest are held.
 
-    An end that is known later, that of a stop string, cuts off some of the newest tokens, and none before them.
+    The end at a stop string is known only later, but cuts off none but the newest tokens.
     """
 
     def __init__(self, rows: Sequence[_OpenAnswer], prompt_BD: torch.Tensor, stop: tuple[str, ...]) -> None:
@@ -182,7 +182,7 @@ class TransformersTeacher(ModelTeacher):
                 prefix = prefix.select(kept_K)
                 seen_BV = None if seen_BV is None else seen_BV[kept_K]
                 active = [active[place] for place in kept]
-            # A finished row that stays in the batch is fed its last token again; what it gives is not read.
+            # A finished row that stays in the batch is fed its last token again; the outputs are not read.
             newest = [rows[index].tokens[-1:] or [self._forward.pad] for index in active]
             logits_B1V, hidden_B1D = self._forward.extend(prefix, self._forward.tensor(newest))
             num_fed += 1

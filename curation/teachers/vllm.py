@@ -109,9 +109,9 @@ class _EngineRequest:
     Summary and states are those of the newest request for the part, with states by ``find_positions``, hidden_D each.
     """
 
-    tokens: list[int] = field(default_factory=list)  # of the answer or option, whose numbers and states are asked for
+    tokens: list[int] = field(default_factory=list)  # of the answer or option whose numbers and states are requested
     read: Callable[[Any], list[int]] | None = None  # returns these tokens if the engine draws them, from its output
-    is_last: bool = False  # whether only the state of the last token is asked for
+    is_last: bool = False  # whether only the state of the last token is requested
     tries: int = 0
     fate: str = ""  # as in ``Collected``
     letters: Sequence[float] = ()
@@ -127,7 +127,7 @@ class _EngineRow:
     work: Iterator[None] = field(init=False)  # goes on when no part is under way
     num_sent: int = 0  # parts under way
     by_rank: dict[int, _EngineRequest] = field(default_factory=dict)
-    """The answer (rank 1), and further options by rank of their likelihood, whose states are asked for."""
+    """The answer (rank 1), and further options whose states are requested, by rank of their likelihood."""
     text: str = ""
     truncated: bool = False
     answer: AnsweredRow | None = None  # of options, once they are scored

@@ -126,7 +126,7 @@ class Engine:
             turn = start_turn(list_shared_gpus(config.actors.num_gpus))
             loaded = contextlib.nullcontext(model) if model.adapter is None else merged(model, dtype=config.dtype)
             with _log_to(self._log.fileno()), loaded as weights, turn:
-                is_refused = True  # by what comes before the device, as everywhere
+                is_refused = True  # an error before the device is used would occur on every node
                 settings = self._run_in_thread(_make_settings, config, weights, max_positions, ring)
                 is_refused = False
                 self._engine = self._run_in_thread(_start_engine, settings)
@@ -270,8 +270,8 @@ class Engine:
 def start_turn(gpus: Sequence[str], folder: Path | None = None) -> Iterator[None]:
     """Hold the locks of these GPUs within the context, so that no other process of this node starts an engine there.
 
-    An engine measures the free memory of its GPU at its start, and sizes its share by it; another one that starts then
-    could fail for lack of memory. The operating system releases the locks of a process that dies.
+    An engine sizes its share by the GPU's free memory at its start; another one that starts at the same time could fail
+    for lack of memory. The operating system releases the locks of a process that dies.
     """
     folder = folder or Path(tempfile.gettempdir()) / f"curation-gpus-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -64,7 +64,7 @@ class Logprobs:
         self._least_SR3 = torch.zeros((0, ring, 3), device=device)
 
     def grow(self, num_slots: int) -> None:
-        """Extend all arrays to so many slots."""
+        """Extend all arrays to ``num_slots`` slots."""
         self._sum_S3, self._least_S3 = grow_slots(self._sum_S3, num_slots), grow_slots(self._least_S3, num_slots)
         self._first_SK3 = grow_slots(self._first_SK3, num_slots)
         self._recent_SR3, self._least_SR3 = (

@@ -11,15 +11,10 @@ STEP = ("hidden_states", "aux_hidden_states")
 """Fields that the model runner's state between forward pass and draw needs."""
 
 
-def can_give_layers(model: type) -> bool:
-    """Return whether a model of vLLM can give the states of other layers than the last."""
-    from vllm.model_executor.models.interfaces import supports_eagle3
-
-    return bool(supports_eagle3(model))
-
-
 def find_missing_attributes(runner: object) -> list[str]:
-    """Return the private attributes that the teacher reads and this model runner lacks."""
+    """Return what the teacher reads and this version lacks: attributes of the model runner, fields of its state."""
+    from vllm.v1.worker import gpu_model_runner
+
     missing = []
     for path in RUNNER:
         found = runner
@@ -28,12 +23,5 @@ def find_missing_attributes(runner: object) -> list[str]:
                 missing.append(path)
                 break
             found = getattr(found, name)
-    return missing + find_missing_fields()
-
-
-def find_missing_fields() -> list[str]:
-    """Return the fields that the model runner's state between forward pass and draw lacks."""
-    from vllm.v1.worker import gpu_model_runner
-
     fields = getattr(getattr(gpu_model_runner, "ExecuteModelState", None), "_fields", ())
-    return [f"ExecuteModelState.{name}" for name in STEP if name not in fields]
+    return missing + [f"ExecuteModelState.{name}" for name in STEP if name not in fields]

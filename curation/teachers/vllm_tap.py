@@ -159,7 +159,7 @@ class Tap:
         self._generators = given["sampling_metadata"].generators
         self._idle_generators = {place: self._generators.pop(place) for place in idle if place in self._generators}
         self._walks = self._held.walks(step.ids, without=set(idle))
-        # The sampler works in place on float32 logits, and on a copy of others; what is held is barred in place.
+        # The sampler changes float32 logits in place, and a copy of others; tokens of walks are barred in place.
         self._logits_BV = logits_BV.clone() if self._walks or logits_BV.dtype == torch.float32 else logits_BV
         self._held.bar(self._walks, logits_BV)
 
@@ -317,7 +317,7 @@ class Tap:
         newest = [int(of["next"]) - 1 for of in states_of]
         [index_4N] = send_arrays([[[row.slot for row in rows], newest, lasts, lengths]], self._recent_SRD.device)
         slot_N, newest_N, last_N, length_N = index_4N
-        # What the columns of the ring hold: the newest position, and so many before it.
+        # Positions in the columns of the ring: the newest one and those before it.
         column_R = torch.arange(self._ring, device=slot_N.device)
         position_NR = newest_N[:, None] - (newest_N[:, None] - column_R) % self._ring
         summaries = self._logprobs.collect(slot_N, position_NR, last_N, lengths)

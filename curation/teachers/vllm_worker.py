@@ -10,7 +10,7 @@ from typing import Any
 from vllm.platforms import current_platform
 
 from curation.config.states import find_other_layers
-from curation.teachers.vllm_names import CONFIG, can_give_layers, find_missing_attributes
+from curation.teachers.vllm_names import CONFIG, find_missing_attributes
 from curation.teachers.vllm_tap import Collected, Tap
 
 if current_platform.is_cpu():
@@ -26,11 +26,13 @@ class TapWorker(PlatformWorker):  # type: ignore[misc]
 
     def load_model(self, *, load_dummy_weights: bool = False) -> None:
         """Load the model, and install the tap unless this vLLM or the model lacks what it reads."""
+        from vllm.model_executor.models.interfaces import supports_eagle3
+
         super().load_model(load_dummy_weights=load_dummy_weights)
         names, ring, num_logprobs = self.vllm_config.additional_config[CONFIG]
         runner, model = self.model_runner, self.get_model()
         others = find_other_layers(names)
-        self._lacks_layers = type(model).__name__ if others and not can_give_layers(type(model)) else None
+        self._lacks_layers = type(model).__name__ if others and not supports_eagle3(type(model)) else None
         self._lacks = find_missing_attributes(runner)
         if self._lacks or self._lacks_layers:
             return

@@ -105,7 +105,7 @@ class Telemetry:
 
 
 def _emit(meter: Meter, verb: str, value: float, tags: Mapping[str, str]) -> None:
-    if "ray" in sys.modules and ray.is_initialized():  # a finished run, started again, does not import it
+    if "ray" in sys.modules and ray.is_initialized():  # a run that is already finished does not import Ray
         getattr(_make_ray_metric(meter), verb)(value, tags=dict(tags))
 
 

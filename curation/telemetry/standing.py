@@ -109,7 +109,9 @@ class Standing:
         if rows_per_second is not None:
             text += f", {format_speed(rows_per_second)} {self.unit}/s"
         if seconds_left is not None:
-            text += f", about {_format_duration(seconds_left)} left"
+            minutes = round(seconds_left / 60)
+            time_left = f"{minutes} min" if minutes < 120 else f"{minutes // 60:,} h {minutes % 60} min"
+            text += f", about {f'{seconds_left:.0f} s' if seconds_left < 120 else time_left} left"
         return f"{text}; {self.note}" if self.note else text
 
     def left(self, pace: "Pace") -> float | None:
@@ -123,13 +125,6 @@ class Standing:
 def format_speed(rows_per_second: float) -> str:
     """Return a speed as text, with two digits below 10 rows/s, so that a slow model does not show 0 rows/s."""
     return f"{rows_per_second:,.0f}" if rows_per_second >= 9.95 else f"{rows_per_second:.2g}"
-
-
-def _format_duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60:,} h {minutes % 60} min"
 
 
 Update = Callable[[Standing], None]  # function that receives progress updates of a stage

@@ -123,7 +123,6 @@ def test_lora_adapts_every_linear_layer_and_loads_in_plain_peft(
         logits(model, family_model) for model in (plain(family_model.base), loaded, load_model(ref))
     )
     torch.testing.assert_close(ours_TV, peft_TV, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(logits(load_model(ref, merge=False), ref), peft_TV, atol=0, rtol=0)
     assert (peft_TV - base_TV).abs().max() > 0.1
 
 

@@ -15,13 +15,15 @@ def test_workers_divide_each_step_and_together_read_every_row_once(num_rows: int
     workers = [Division(order, 2, rank, num_workers) for rank in range(num_workers)]
     per_step, per_epoch = workers[0].num_per_step, workers[0].num_per_epoch
     assert order.num_steps == -(-num_rows // 8) == -(-per_epoch // per_step)
-    seen = []
+    for worker in workers:
+        worker.set_epoch(1)
+    batches, seen = [list(worker) for worker in workers], []
     for step in range(order.num_steps):
         numbers = range(step * per_step, min((step + 1) * per_step, per_epoch))
-        parts = [worker.micro_batch(1, number) for number in numbers for worker in workers]
+        parts = [of_worker[number] for number in numbers for of_worker in batches]
         assert all(len(part) <= 2 for part in parts)
-        assert np.concatenate(parts).tolist() == order.step(1, step).tolist()
-        seen += np.concatenate(parts).tolist()
+        assert [row for part in parts for row in part] == order.step(1, step).tolist()
+        seen += order.step(1, step).tolist()
     assert sorted(seen) == list(range(num_rows))
 
 

@@ -46,7 +46,7 @@ def combined(columns_MK: np.ndarray, correct_M: np.ndarray, rising: Sequence[int
     names = tuple(f"column {place}" for place in range(columns_MK.shape[1]))
     folded = Folded(correct_M, assign_folds(np.arange(len(correct_M)), correct_M, 5, 0))
     of_rising = [names[place] for place in rising]
-    found = folded.logistic("all", names, columns_MK, leads=names[:1], rising=of_rising, num_members=0)
+    found = folded.fit_logistic("all", names, columns_MK, leads=names[:1], rising=of_rising, num_members=0)
     return np.asarray(found.combination.model.weights["weight_K"])
 
 

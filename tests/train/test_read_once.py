@@ -13,12 +13,13 @@ READS = """
 import json, sys
 import torch
 torch.distributed.init_process_group("gloo")
+from accelerate.utils import patch_environment
 from curation.config.models import as_student_config
 from curation.refs import ModelRef
 from train.models import load_base
-from train.trainer import read_once
+from train.trainer import find_loading_variables
 config = as_student_config(json.loads(sys.argv[2]))
-with read_once(config):
+with patch_environment(**find_loading_variables(config)):
     model = load_base(ModelRef(base=sys.argv[1]), config)
 total = sum(weight.detach().abs().sum().item() for weight in model.parameters())
 inverse = model.model.rotary_emb.inv_freq.abs().sum().item()

@@ -59,5 +59,5 @@ def test_deaths_by_chance_seldom_condemn_a_row():
 def test_a_chunk_whose_node_was_lost_is_begun_again_as_it_was():
     known = PoisonSearch.of(50)
     next(known.pieces())
-    known.begin(max_row_retries=1, taken_along=True)
+    known.begin(max_row_retries=1, died_with_node=True)
     assert known.is_whole and list(known.pieces()) == [list(range(50))]

@@ -81,7 +81,7 @@ def test_all_nodes_of_an_actor_are_named_and_a_start_in_between_forgives_them():
     with pytest.raises(RunFailedError, match=r"did not start on b, a in 3 tries .* the last try: no room on a"):
         starts.begin("actor")
     starts.begin("another")
-    starts.got_on("actor")
+    starts.record_work("actor")
     for _ in range(3):
         starts.begin("actor")
     assert starts.words == ()

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import lance
@@ -21,7 +22,7 @@ from curation.domains import get_domain
 from curation.errors import ClusterError, CommitError, RunFailedError
 from curation.models import load_model, load_tokenizer
 from curation.passes.actor import ModelActor
-from curation.passes.calls import make_block
+from curation.passes.calls import CALLS
 from curation.passes.cutting import Cutter, OpenRows
 from curation.passes.messages import Call, Pass
 from curation.passes.poison import PoisonSuspects
@@ -382,7 +383,8 @@ def attempt(ray, queue, call: Call) -> bool:
     """Whether an actor of its own ends a call without an error, and does not die."""
     actor = ray.remote(ModelActor).options(num_cpus=0).remote(queue)
     try:
-        ray.get(actor.__ray_call__.remote(lambda actor, calls: actor(calls), make_block(call)))
+        row = pa.Table.from_pylist([asdict(call)], schema=CALLS)
+        ray.get(actor.__ray_call__.remote(lambda actor, calls: actor(calls), row))
         return ray.get(queue.take.remote("pass", 0)).error is None
     except ray.exceptions.RayActorError:
         return False

@@ -58,7 +58,7 @@ def buy(paid: Paid, numbers: range) -> list[int]:
     sent = []
     for number in numbers:
         try:
-            at = paid.sent(Usage(10, 10))
+            at = paid.sent(Usage(10, 10), f"q{number}")
         except OSError:
             continue
         paid.got(at, f"q{number}", Usage(5, 5), answer_of(number), {})
