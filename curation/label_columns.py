@@ -35,7 +35,7 @@ WEAK_COMPLETION = "weak_completion"
 
 
 DomainNumber = Literal["order_agreement"]
-"""The name of a number that only labels of some domains have (``curation.config.defaults.DomainTraits``)."""
+"""The name of a number that only labels of some domains have (``curation.config.inputs.DomainTraits``)."""
 ORDER_AGREEMENT: DomainNumber = "order_agreement"
 """The probability that the teacher gives to the same one of two answers where these stand in the other order: below a
 half its preference follows the order. Null where the second question has no answer."""

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from curation.cli import main
 from curation.commands.plan import check
 from curation.config import DomainConfig, RunConfig, SourceConfig
-from curation.config.given import GivenConfig
+from curation.config.external import GivenConfig
 from curation.config.load import load_config
 from curation.domains import Domain, attempt, get_domain
 from curation.domains.given import wrap_domain

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import Field, create_model
 
 from curation.config.base import Directory, Location, PositiveInt, Root, Section, Seed, Share
-from curation.config.endpoint import EndpointConfig
+from curation.config.external import EndpointConfig
 from curation.config.files import BESIDE
 from curation.config.inputs import SourceConfig
 from curation.config.models import ModelConfig

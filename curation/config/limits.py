@@ -10,8 +10,7 @@ from typing import Any
 
 from curation import label_columns
 from curation.arms import ARMS, FREE, find_fitted
-from curation.config.endpoint import ENDPOINT, find_unsupported
-from curation.config.given import GIVEN, KEYS, READ
+from curation.config.external import COLUMN_KEYS, ENDPOINT, EXTERNAL, GIVEN, find_unsupported
 from curation.config.states import parse
 from curation.config.teacher import DecodingConfig
 from curation.features import active, iter_found
@@ -57,10 +56,10 @@ CAPABILITIES: Mapping[str, tuple[Has, str]] = {
     "split": (lambda run, name: name in run.splits.named(), "{of}, which is not among the splits that are given"),
     "backend": (lambda run, name: run.teacher.backend == name, "teacher.backend: {of}: set that"),
     "teacher": (lambda run, key: getattr(run.teacher, key) is not None, "teacher.{of}: set it"),
-    "labeller": (lambda run, _: run.teacher.backend not in READ, "a model that labels: set teacher.backend to one"),
-    "reading": (lambda run, _: run.teacher.backend in READ, "answers of another: take backend given or endpoint"),
+    "labeller": (lambda run, _: run.teacher.backend not in EXTERNAL, "a model that labels: set teacher.backend to one"),
+    "reading": (lambda run, _: run.teacher.backend in EXTERNAL, "answers of another: take backend given or endpoint"),
     "loaded": (
-        lambda run, _: run.teacher.backend not in READ or run.teacher.reader is not None,
+        lambda run, _: run.teacher.backend not in EXTERNAL or run.teacher.reader is not None,
         "a model that runs here, as hidden states come from no server and no given labels (docs/endpoints.md): label "
         "by one, or set teacher.reader, which reads the answers",
     ),
@@ -280,7 +279,7 @@ def _list_key_needs(run: Run) -> list[tuple[bool, str, str]]:
     key = {GIVEN: "completion", ENDPOINT: "endpoint"}.get(backend)
     is_asked = key is not None or BACKENDS[backend].weights
     return [
-        *((bool(getattr(teacher, name)), f"teacher.{name}", f"backend:{GIVEN}") for name in KEYS),
+        *((bool(getattr(teacher, name)), f"teacher.{name}", f"backend:{GIVEN}") for name in COLUMN_KEYS),
         (teacher.endpoint is not None, "teacher.endpoint", f"backend:{ENDPOINT}"),
         (run.domain.given_labels != teacher.given, "domain.given_labels", f"backend:{GIVEN}"),
         (is_asked, f"backend {backend}", f"teacher:{key or 'model'}"),

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 
 from curation.arms import find_fitted
-from curation.config.endpoint import is_loopback
+from curation.config.external import is_loopback
 from curation.config.models import InitConfig
 from curation.config.run import RunConfig
 from curation.config.teacher import DecodingConfig

@@ -7,10 +7,9 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, cr
 
 from curation.arms import FREE, PAPER_TRUST, REFERENCE_ARM
 from curation.config.base import DISTINCT, Directory, PositiveInt, Price, Section
-from curation.config.endpoint import COUNTS, NUMBERS
 from curation.config.evaluation import EvaluationConfig, JudgeConfig, SignalsConfig
+from curation.config.external import COLUMN_KEYS, COUNTS, EXTERNAL, GIVEN, NUMBERS, as_tuple
 from curation.config.files import merge_mappings
-from curation.config.given import GIVEN, KEYS, READ, as_tuple
 from curation.config.inputs import DomainConfig, RowsConfig
 from curation.config.limits import iter_problems
 from curation.config.models import (
@@ -218,7 +217,7 @@ def fill_sections(value: JsonView) -> Json:
     )
     server = found if isinstance(found := teacher.get("endpoint"), Mapping) else {}
     backend = teacher.get("backend")
-    is_elsewhere = backend in READ and teacher.get("reader") is None
+    is_elsewhere = backend in EXTERNAL and teacher.get("reader") is None
 
     # Gold labels bring arms, except where teacher.grade stands for them. Labels that no model here makes bring arms of
     # given numbers, and no states and free signals that nothing provides.
@@ -230,7 +229,7 @@ def fill_sections(value: JsonView) -> Json:
         implied |= {"teacher": {"states": ()}, "trust": {"states": ()}}
         arms = [arm for arm in arms if arm not in FREE or (backend != GIVEN and server.get("top_logprobs") != 0)]
     if backend == GIVEN:
-        columns = {key: teacher[key] for key in KEYS if teacher.get(key) is not None}
+        columns = {key: teacher[key] for key in COLUMN_KEYS if teacher.get(key) is not None}
         named = as_tuple(columns.get("confidence", ()))
         numbers = [make_given_column(name) for name in named if isinstance(name, str)]
         arms = list(dict.fromkeys([*arms[:1], *numbers, *arms[1:]]))
@@ -244,9 +243,9 @@ def fill_sections(value: JsonView) -> Json:
                     else source
                     for name, source in sources.items()
                 }
-    elif backend in READ and server.get("kind", "openai") == "openai":
+    elif backend in EXTERNAL and server.get("kind", "openai") == "openai":
         implied["teacher"] = implied.get("teacher", {}) | {"chat_template": True}
-    if backend in READ and isinstance(price := server.get("price"), Mapping):
+    if backend in EXTERNAL and isinstance(price := server.get("price"), Mapping):
         of = {"per_million_prompt_tokens": price.get("input"), "per_million_output_tokens": price.get("output")}
         implied["prices"] = of
     implied["selection"]["arms"] = tuple(arms)

@@ -70,7 +70,7 @@ class TrustConfig(TrainSection):
     search: bool = False
     """Whether to search for the trust function as ``tune`` says, and rank the ``trust`` arm by the result."""
     preset: Preset = DEFAULT_ROW
-    """A row of the paper's table of NTF architectures. Unset: that of the run's domain (``curation.config.defaults``)
+    """A row of the paper's table of NTF architectures. Unset: that of the run's domain (``curation.config.inputs``)
     and, for ``ntf``, of its teacher; this value if the domain has none."""
     states: tuple[Annotated[str, AfterValidator(check_state)], ...] = ("output_last",)
     """Names among ``teacher.states``."""

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from curation.config import DomainConfig
-from curation.config.defaults import GENERIC, Answering, Defaults, DomainTraits
+from curation.config.inputs import Answering, Defaults, DomainTraits
 from curation.domains.identity import Identity as Identity
 from curation.domains.identity import plain_identity as plain_identity
 from curation.errors import ConfigError, RowError
@@ -62,10 +63,10 @@ class Domain:
     """The domain's name in messages and reports; by default the class's name in lower case."""
     columns: pa.Schema = pa.schema([("text", pa.string())])
     """The domain's own columns in source, pool and test tables; by default ``text``."""
-    defaults: ClassVar[Defaults] = GENERIC
+    defaults: ClassVar[Defaults] = MappingProxyType({})
     """Defaults for the run's decoding, tests and trust function, by section and key."""
     answering: ClassVar[Answering] = "by_row"
-    """The way rows are answered, as far as it is known before one is read (``curation.config.defaults``)."""
+    """The way rows are answered, as far as it is known before one is read (``curation.config.inputs.Answering``)."""
     head: str = ""
     """The prompt's first paragraph, before demonstrations; may be empty."""
     in_pairs: bool = False

@@ -14,7 +14,7 @@ from typing import Any
 import chess
 import pyarrow as pa
 
-from curation.config.defaults import make_greedy_defaults
+from curation.config.inputs import make_greedy_defaults
 from curation.domains import Domain, Example, Identity, Vocabulary
 from curation.errors import RowError
 from curation.escaping import quote_text

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from curation.config.base import check_arguments
-from curation.config.defaults import DomainTraits, make_greedy_defaults
+from curation.config.inputs import DomainTraits, make_greedy_defaults
 from curation.domains import Domain, Example, read_cell_text, to_one_line
 from curation.domains.identity import describe_code_points, look
 from curation.domains.label_sets import MOST_NAMED, LabelSets, make_class_error, split_names

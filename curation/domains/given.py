@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import pyarrow as pa
 
 from curation.config import DecodingConfig
-from curation.config.given import GivenConfig
+from curation.config.external import GivenConfig
 from curation.domains import Domain, Example, attempt, format_cell
 from curation.errors import ConfigError, RowError
 from curation.escaping import quote_text

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 
 from curation.config.base import check_arguments
-from curation.config.defaults import DomainTraits, make_greedy_defaults
+from curation.config.inputs import DomainTraits, make_greedy_defaults
 from curation.domains import Domain, Example, attempt, format_cell, to_one_line
 from curation.domains.identity import Identity, normalise_unicode, plain_identity
 from curation.errors import ConfigError, RowError

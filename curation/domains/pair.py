@@ -15,8 +15,8 @@ from typing import Literal, Self
 import pyarrow as pa
 
 from curation.config.base import check_arguments
-from curation.config.defaults import DomainTraits, make_greedy_defaults
-from curation.config.given import Column
+from curation.config.external import Column
+from curation.config.inputs import DomainTraits, make_greedy_defaults
 from curation.domains import Domain, Example, Identity, Preference, format_cell, plain_identity
 from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig
-from curation.config.endpoint import LENGTHS, NEEDED, NUMBERS_OF_ANSWERS, find_unsupported
+from curation.config.external import LENGTHS, NEEDED, NUMBERS_OF_ANSWERS, find_unsupported
 from curation.errors import ConfigError
 from curation.json_types import Json, JsonView
 from curation.refs import ModelRef

@@ -119,7 +119,7 @@ def test_a_column_of_the_domain_is_not_overwritten() -> None:
         def prompt(self, example: Any, *, shots: Any = ()) -> str:
             return ""
 
-    from curation.config.given import GivenConfig
+    from curation.config.external import GivenConfig
     from curation.domains.given import wrap_domain
 
     with pytest.raises(ConfigError, match="own has a column 'weak_completion' of its own"):
