@@ -1,6 +1,5 @@
 """Labels that no model of this run makes: answers of a server over HTTP, or columns of the source; and their reader."""
 
-import ipaddress
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
@@ -21,7 +20,6 @@ COLUMN_KEYS = ("completion", "grade", "confidence")
 PAID = "paid"
 """The folder of a run directory that keeps paid answers of a server."""
 MILLION = 1_000_000
-NEEDED = "backend endpoint needs endpoint, the server and the model, e.g. {url: http://localhost:8000/v1, model: NAME}"
 NUMBERS = ("mean_logprob", "margin", "negentropy")
 """Numbers of a label that trust reads if a server gives log-probabilities."""
 COUNTS = ("num_prompt_tokens", "num_output_tokens")
@@ -30,8 +28,6 @@ LENGTHS = ("max_tokens", "max_completion_tokens")
 """Keys of a request's body that limit the length of an answer."""
 NUMBERS_OF_ANSWERS = ("n", "best_of")
 """Keys of a request's body that set the number of answers."""
-COUNTED = (*LENGTHS, *NUMBERS_OF_ANSWERS)
-"""Keys of a request's body on which its price depends."""
 
 
 class ServedConfig(Section):
@@ -52,7 +48,7 @@ class ServedConfig(Section):
     @field_validator("body")
     @classmethod
     def _has_numbers(cls, value: dict[str, Any]) -> dict[str, Any]:
-        for name in COUNTED:
+        for name in (*LENGTHS, *NUMBERS_OF_ANSWERS):  # on which the price depends
             if (number := value.get(name)) is not None and (type(number) is not int or number < 1):
                 raise ValueError(f"{name}: {number!r} is not a whole number above 0; give one, or null to leave it out")
         return value
@@ -155,15 +151,6 @@ def find_unsupported(endpoint: ServedConfig, decoding: Any, key: str) -> str | N
             "stepwise"
         )
     return None
-
-
-def is_loopback(url: str) -> bool:
-    """Return whether a server runs on the machine that asks it."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 Column = Annotated[str, Field(min_length=1)]

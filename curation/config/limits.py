@@ -1,8 +1,8 @@
-"""The one check of what the parts of a run need against what the run has (:data:`CAPABILITIES`).
+"""The check that a run has the capabilities that its parts need (:data:`CAPABILITIES`).
 
-Parts say what they need: an arm, a budget, a feature (``Feature.needs``), an option of a domain
-(``DomainTraits.needs``), a key of the configuration (:func:`_iter_needs`). A need is a capability's name, which may be
-of something: ``state:output_mean``.
+Parts are an arm, a budget, a feature (``Feature.needs``), an option of a domain (``DomainTraits.needs``) or a key of
+the configuration (:func:`_iter_needs`). A need is the name of a capability, some with an argument:
+``state:output_mean``.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +23,7 @@ SCORING = ("transformers", "vllm", "scripted")
 """Backends that score options in pairs, and can subtract baselines from scores."""
 LABELLING = "teacher.decoding"
 ALWAYS = ("splits.", "backend ", "the function ", "trust: ", "selection.budget.")
-"""Starts of the names of parts that every run has, and that can be replaced, but not left out."""
+"""Prefixes of parts that every run has: a message must not propose to leave them out."""
 NUMBERS_ALONE = ("stacked", "fitted_confidence")
 """Fitted trust functions that can read numbers of the labels table alone, without hidden states."""
 
@@ -173,8 +173,8 @@ CAPABILITIES: Mapping[str, tuple[Has, str]] = {
         "inputs state by state, which trust.pca mixes: leave trust.pca out",
     ),
 }
-"""Capabilities that parts of a run may need, by name: a test of the run and of what is needed of it, and words on what
-to have and how to get it, in which ``of`` is what is needed, and ``sources`` and ``numbers`` are those of the run."""
+"""Capabilities by name: whether a run has one, given the need's argument, and the end of the message if it has not,
+with the fix. In the message ``of`` is the argument, and ``sources`` and ``numbers`` are those of the run."""
 
 
 def iter_problems(run: Run) -> Iterator[str]:
@@ -196,7 +196,7 @@ def iter_problems(run: Run) -> Iterator[str]:
 
 
 def _iter_needs(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield each part of a run that needs a capability, by its key or name in words, with the capability."""
+    """Yield the key or name of each part of a run that needs a capability, and the need."""
     teacher, selection, budget, trust = run.teacher, run.selection, run.selection.budget, run.trust
     splits = run.splits.named()
     yield from ((f"splits.{name}.from: {split.source!r}", f"source:{split.source}") for name, split in splits.items())
@@ -274,7 +274,7 @@ def _iter_needs(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _list_key_needs(run: Run) -> list[tuple[bool, str, str]]:
-    """Return the needs of the keys of ``teacher``, by its backend: whether the key is set, the key, the capability."""
+    """Return the needs of keys of ``teacher`` and its backend: whether the key is set, the key, and the need."""
     teacher, backend = run.teacher, run.teacher.backend
     key = {GIVEN: "completion", ENDPOINT: "endpoint"}.get(backend)
     is_asked = key is not None or BACKENDS[backend].weights

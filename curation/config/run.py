@@ -58,10 +58,6 @@ class PricesConfig(Section):
     """Price of a million tokens that the first teacher writes."""
 
 
-DEFAULT_SHARES = 4
-"""Default number of shares of the pool in a run with several generations."""
-
-
 class StopConfig(Section):
     """Rules that stop a chain, applied after each generation but the last, without gold labels of the pool.
 
@@ -171,7 +167,7 @@ class CoreConfig(RowsConfig):
     @property
     def num_shares(self) -> int:
         """Number of shares into which the pool is split; each generation labels one."""
-        return self.chain.shares or (DEFAULT_SHARES if len(self.generations) > 1 else 1)
+        return self.chain.shares or (4 if len(self.generations) > 1 else 1)
 
     def pool_share(self, sizes: Mapping[str, int]) -> int:
         """Return the number of pool rows that a generation labels, given the ``sizes`` of the splits."""
@@ -271,8 +267,9 @@ def fill_sections(value: JsonView) -> Json:
                 kept = {"max_tokens", "stop"}
                 values["decoding"] = {key: item for key, item in values.get("decoding", {}).items() if key in kept}
                 values.pop("num_runs", None)
-            if under := own if section == "trust" and "preset" in own else merge_mappings(values, own):
-                filled[section] = under
+            replaces_all = section == "trust" and "preset" in own
+            if merged := own if replaces_all else merge_mappings(values, own):
+                filled[section] = merged
         if "preset" not in trust and isinstance(filled.get("trust"), Mapping):
             asked = filled.get("teacher")
             model = asked.get("model") if isinstance(asked, Mapping) else getattr(asked, "model", None)

@@ -77,13 +77,6 @@ class DecodingConfig(Section):
             )
 
 
-CHUNK_SECONDS = 30.0
-ChunkSeconds = Annotated[float, Field(gt=0)]
-"""Target duration of a chunk, in seconds."""
-FIRST_CHUNK_ROWS = 32
-"""Maximum number of rows of the first chunks of a pass."""
-
-
 class ActorsConfig(Section):
     """The pool of teacher actors, and the resources of each."""
 
@@ -231,7 +224,7 @@ class PassConfig(Section):
 
     batch_tokens: PositiveInt = 8192
     """Maximum number of tokens in one forward batch, counting padded prompts and answers."""
-    chunk_seconds: ChunkSeconds = CHUNK_SECONDS
+    chunk_seconds: Annotated[float, Field(gt=0)] = 30.0
     """Target seconds of an actor's work on a chunk, the unit of commits and of loss in a crash. The first chunks are
     small, later ones are sized by the measured speed. A model that answers rows concurrently (an engine, a server) has
     chunks that fill it, however long they take, and their finished rows are committed at this interval."""
@@ -292,8 +285,8 @@ class AskConfig(PassConfig, AnswersConfig):
 
     @property
     def first_chunk_rows(self) -> int:
-        """Number of rows of the first chunks, before the time per row is known."""
-        return min(self.chunk_rows, FIRST_CHUNK_ROWS) if math.isfinite(self.chunk_seconds) else self.chunk_rows
+        """Number of rows of the first chunks, at most 32 before the time per row is known."""
+        return min(self.chunk_rows, 32) if math.isfinite(self.chunk_seconds) else self.chunk_rows
 
 
 class TeacherConfig(AskConfig):

@@ -21,15 +21,11 @@ def _check_fitted(name: str) -> str:
 
 
 Number = Literal[LabelNumber, "token_logprobs", DomainNumber]
-"""Numbers of a label (``schemas.make_completions_schema``), the last of some domains alone."""
-
-
+"""Numbers of a label (``schemas.make_completions_schema``); the last one only some domains have."""
 AnyNumber = Annotated[
     Number, WrapValidator(lambda value, other: value if isinstance(value, str) and is_given(value) else other(value))
 ]
 """A number of every labels table, or one that came with labels made elsewhere (``given_<column>``)."""
-
-
 Preset = Literal["world_knowledge", "world_knowledge_qwen3", "quantitative_reasoning", "strategy_games"]
 DEFAULT_ROW: Preset = "strategy_games"
 PAPER: JsonView = {"states": ("output_last",), "fit_on": "all", "standardise": False, "calibration": "none"}
@@ -137,18 +133,19 @@ class TrustConfig(TrainSection):
 
 ROW_KEYS = frozenset({"fit_on", "source_share", "validation_fraction"})
 """Keys that decide which part of a fit a source row belongs to."""
-READ_BY_ALL = frozenset({"states", "columns", "pca"})
-"""Further keys that every fit reads, except ``pca`` if the fit reads state by state."""
 
 
 def find_read_keys(fitted: Fitted) -> frozenset[str]:
     """Return the keys of the section ``trust`` that change the result of a fit."""
     network = TrustConfig.model_fields.keys() - TrustConfig.RESOURCES - {"kind", "search", "options", "preset"}
-    own = {*READ_BY_ALL, *ROW_KEYS, *(network if fitted.reads is None else fitted.reads)}
-    own |= {"calibration"} if fitted.fit is None else set()  # train.trust calibrates what is fitted there
-    own -= {"pca"} if fitted.by_state else set()
-    has_presets = any(own & values.keys() for values in TrustConfig.PRESETS.values())
-    return frozenset(own | ({"preset"} if has_presets else set()))
+    own = {"states", "columns", *ROW_KEYS, *(network if fitted.reads is None else fitted.reads), "pca"}
+    if fitted.by_state:
+        own.remove("pca")
+    if fitted.fit is None:
+        own.add("calibration")  # train.trust calibrates what is fitted there
+    if any(own & values.keys() for values in TrustConfig.PRESETS.values()):
+        own.add("preset")
+    return frozenset(own)
 
 
 def with_row(trust: JsonView, model: object) -> Json:
