@@ -36,10 +36,7 @@ class EndpointTeacher(Teacher):
 
     def __init__(self, config: AskConfig, model: ModelRef | None = None) -> None:
         if config.endpoint is None:
-            raise ConfigError(
-                "teacher: backend endpoint needs endpoint, the server and the model, e.g. {url: "
-                "http://localhost:8000/v1, model: NAME}"
-            )
+            raise ConfigError("teacher: backend endpoint needs endpoint: {url: http://localhost:8000/v1, model: NAME}")
         self._ask(config)
         self.client = Client(config.endpoint, config.actors.max)
         self.slots = config.endpoint.concurrency  # maximum number of concurrent questions
