@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 
 import pyarrow as pa
 
@@ -222,7 +222,7 @@ def get_domain(config: DomainConfig) -> Domain:
         made = load_code(DOMAINS.find(name))
     except ValueError as error:
         raise ConfigError(f"domain: {error}") from error
-    if not (isinstance(made, type) and issubclass(made, Domain)):  # before anything of it is called
+    if not (isinstance(made, type) and issubclass(made, Domain)):  # checked before any of its code is called
         raise ConfigError(
             f"domain: {name!r} is not a domain: it does not derive from curation.domains.Domain (docs/extending.md)"
         )
@@ -242,9 +242,9 @@ def get_domain(config: DomainConfig) -> Domain:
                 )
     if config.given_labels is None:
         return domain
-    from curation.domains.given import wrap_domain  # it reads this module
+    from curation.domains.given import GivenLabels  # it reads this module
 
-    return wrap_domain(domain, config.given_labels)
+    return cast(Domain, GivenLabels(domain, config.given_labels))
 
 
 def get_position_function(domain: Domain) -> Callable[[Example], str] | None:
@@ -282,7 +282,7 @@ def read_cell_text(value: Any, name: str = "a value") -> str:
 
     Messages have role and content, as in chat data sets and TRL's ``messages``.
     """
-    # CSV has them in JSON, or as Python writes them.
+    # In CSV, messages are JSON or Python literals.
     is_text = isinstance(value, str) and value.lstrip().startswith("[{")
     turns = (parse_list(value) or []) if is_text else value if isinstance(value, list | tuple) else []
     lines = [line for line in map(_format_turn, turns) if line is not None]
@@ -317,5 +317,5 @@ def attempt(function: Callable[..., T], *arguments: object) -> tuple[T | None, s
     try:
         return function(*arguments), ""
     except (Exception, SystemExit) as error:
-        is_told = isinstance(error, RowError) and error.has_kind
-        return None, format_error(error if is_told else RowError(f"domain_failed: {type(error).__name__}: {error}"))
+        is_expected = isinstance(error, RowError) and error.has_kind
+        return None, format_error(error if is_expected else RowError(f"domain_failed: {type(error).__name__}: {error}"))

@@ -61,7 +61,7 @@ class AnswerPair(Domain):
         """Return the traits of the domain, whose labels have no ``order_agreement`` if one order is asked."""
         is_once = options.get("both_orders") is False or options.get("by") == "likelihood"
         numbers = () if is_once else (ORDER_AGREEMENT,)
-        once = {"both_orders": False} if cls is AnswerPair else {}  # a class of your own need not take the option
+        once = {"both_orders": False} if cls is AnswerPair else {}  # a subclass need not take the option
         return super().traits(options)._replace(numbers=numbers, once=once)
 
     @check_arguments
