@@ -84,10 +84,6 @@ class LabelSets:
     def _join_names(self, names: Collection[str]) -> str:
         return f"{SEPARATOR} ".join(name for name in self._words if name in names) or EMPTY
 
-    def names(self, label: str) -> list[str]:
-        """Return the classes of a set, given as its label."""
-        return split_names(label)
-
     def options(self) -> tuple[str, ...]:
         """Return yes and no for each class in turn, each a line after the prompt."""
         return tuple(self._format_line(name, word) for name in self._words for word in ("yes", "no"))
@@ -97,7 +93,7 @@ class LabelSets:
 
     def answer(self, label: str) -> str:
         """Return the answers that state a set: a line for each class."""
-        names = self.names(label)
+        names = split_names(label)
         return "".join(self._format_line(name, "yes" if name in names else "no") for name in self._words)
 
     def parse(self, completion: str) -> str | None:
