@@ -89,7 +89,7 @@ class Configured:
 Trust = Draw | Column | Signal | Fitted | Configured
 
 
-def _trust(path: str, found: object) -> Trust:
+def _accept_trust(path: str, found: object) -> Trust:
     if not isinstance(found, Trust):
         raise TypeError(f"it is a {type(found).__name__}, not a Column, Signal or Fitted of curation.arms")
     return found
@@ -172,7 +172,7 @@ TRUST: Registry[Trust] = _Trusts(
             fit="train.trust:fit_neural",
         ),
     },
-    _trust,
+    _accept_trust,
     groups=("curation.trust", "curation.signals"),
 )
 """Trust functions by name. Each but a draw is also an arm, as is each number that came with labels made elsewhere."""

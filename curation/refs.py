@@ -107,7 +107,7 @@ def fingerprint(value: object) -> str:
 
 
 class ListDigest:
-    """The :func:`fingerprint` of a list whose items are given in order, some at a time, and are not kept."""
+    """The :func:`fingerprint` of a list, computed from its items in order without keeping them."""
 
     def __init__(self) -> None:
         self.num_items = 0

@@ -2,8 +2,8 @@
 
 CSV has no types: its values are text, empty fields null. A value of JSONL keeps its row's own type (Arrow's type
 ``json``, which ``curation.sources.missing`` turns into Python values), whatever other rows hold: one Arrow type per
-column would add keys to objects and make integers floats. These formats have marked record positions, so that
-reading a range in the middle costs no more than its own bytes.
+column would add keys to objects and make integers floats. For both formats the positions of some records are known
+(``SourceFile.marks``), so that reading a range in the middle costs little more than its own bytes.
 """
 
 import json
