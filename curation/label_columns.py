@@ -31,8 +31,8 @@ LabelNumber = Literal[
 DomainNumber = Literal["order_agreement"]
 """The name of a number that only labels of some domains have (``curation.config.inputs.DomainTraits``)."""
 ORDER_AGREEMENT: DomainNumber = "order_agreement"
-"""The probability that the teacher gives to its chosen answer if the two are shown in the other order; below a half, its
-preference follows the order. Null if the second question has no answer."""
+"""The probability that the teacher gives to its chosen answer if the two are shown in the other order; below a half,
+its preference follows the order. Null if the second question has no answer."""
 DOMAIN_NUMBERS: Mapping[str, str] = {
     ORDER_AGREEMENT: "it is of the domain pair, which asks both orders of two answers unless both_orders is false"
 }

@@ -208,9 +208,7 @@ def fill_sections(value: JsonView) -> Json:
     A section that is not a mapping stays unchanged: validation refuses it later, or it was made in Python.
     """
     filled, default = dict(value), CoreConfig.model_fields["domain"].default
-    teacher, splits, trust = (
-        found if isinstance(found := value.get(name), Mapping) else {} for name in ("teacher", "splits", "trust")
-    )
+    teacher, splits = (found if isinstance(found := value.get(name), Mapping) else {} for name in ("teacher", "splits"))
     server = found if isinstance(found := teacher.get("endpoint"), Mapping) else {}
     backend = teacher.get("backend")
     is_elsewhere = backend in EXTERNAL and teacher.get("reader") is None
@@ -248,38 +246,8 @@ def fill_sections(value: JsonView) -> Json:
     for section, keys in implied.items():
         if isinstance(own := value.get(section) or {}, Mapping):
             filled[section] = {**keys, **own}
-
-    # The domain's own defaults (curation.domains.Domain). A file that sets evaluation.decoding.temperature: 0 wants a
-    # greedy test: it takes only the length and the stop strings from the domain's sampled test, and one run. A preset
-    # of trust in the file replaces all of the domain's trust defaults.
-    try:
-        domain = DomainConfig.model_validate(filled.get("domain", default))
-    except ValidationError:
-        pass  # refused as such
-    else:
-        for section, values in domain.traits.defaults.items():
-            own = filled.get(section, {})
-            if not isinstance(own, Mapping) or (section == "teacher" and section not in filled):
-                continue
-            values = dict(values)
-            decoding = own.get("decoding")
-            if section == "evaluation" and isinstance(decoding, Mapping) and decoding.get("temperature") == 0:
-                kept = {"max_tokens", "stop"}
-                values["decoding"] = {key: item for key, item in values.get("decoding", {}).items() if key in kept}
-                values.pop("num_runs", None)
-            replaces_all = section == "trust" and "preset" in own
-            if merged := own if replaces_all else merge_mappings(values, own):
-                filled[section] = merged
-        if "preset" not in trust and isinstance(filled.get("trust"), Mapping):
-            asked = filled.get("teacher")
-            model = asked.get("model") if isinstance(asked, Mapping) else getattr(asked, "model", None)
-            filled["trust"] = with_row(filled["trust"], model)
-
-    # Recipes of further students are completed by the keys of the section student.
-    common = filled.get("student") or {}
-    common = common.model_dump(mode="json") if isinstance(common, StudentConfig) else common
-    if isinstance(filled.get("generations"), Sequence) and isinstance(common, Mapping):
-        filled["generations"] = [_with_recipes(item, common) for item in filled["generations"]]
+    _fill_domain_defaults(filled)
+    _fill_recipes(filled)
     return filled
 
 
@@ -288,17 +256,53 @@ def _add_columns(domain: object, columns: JsonView) -> Any:
     return {**named, "given_labels": dict(columns)} if isinstance(named, Mapping) else named
 
 
-def _with_recipes(generation: Any, common: JsonView) -> Any:
-    """Return an entry of ``generations`` with further students' recipes completed by the keys of ``common``."""
-    students = generation.get("students") if isinstance(generation, Mapping) else None
-    if not isinstance(students, Mapping):
-        return generation
-    given = {
-        name: {**student, "recipe": {**common, **student["recipe"]}}
-        for name, student in students.items()
-        if isinstance(student, Mapping) and isinstance(student.get("recipe"), Mapping)
-    }
-    return {**generation, "students": {**students, **given}}
+def _fill_domain_defaults(filled: Json) -> None:
+    """Complete sections by the domain's own defaults (``curation.domains.Domain``).
+
+    A file that sets ``evaluation.decoding.temperature: 0`` wants a greedy test: it takes only the length and the stop
+    strings from the domain's sampled test, and one run. A preset of ``trust`` in the file replaces all of the domain's
+    trust defaults.
+    """
+    try:
+        domain = DomainConfig.model_validate(filled.get("domain", CoreConfig.model_fields["domain"].default))
+    except ValidationError:
+        return  # validation refuses it later
+    trust = filled.get("trust")
+    has_preset = isinstance(trust, Mapping) and "preset" in trust
+    for section, values in domain.traits.defaults.items():
+        own = filled.get(section, {})
+        if not isinstance(own, Mapping) or (section == "teacher" and section not in filled):
+            continue
+        values = dict(values)
+        decoding = own.get("decoding")
+        if section == "evaluation" and isinstance(decoding, Mapping) and decoding.get("temperature") == 0:
+            kept = {"max_tokens", "stop"}
+            values["decoding"] = {key: item for key, item in values.get("decoding", {}).items() if key in kept}
+            values.pop("num_runs", None)
+        if merged := own if section == "trust" and has_preset else merge_mappings(values, own):
+            filled[section] = merged
+    if not has_preset and isinstance(filled.get("trust"), Mapping):
+        teacher = filled.get("teacher")
+        model = teacher.get("model") if isinstance(teacher, Mapping) else getattr(teacher, "model", None)
+        filled["trust"] = with_row(filled["trust"], model)
+
+
+def _fill_recipes(filled: Json) -> None:
+    """Complete the recipes of further students by the keys of the section ``student``."""
+    common = filled.get("student") or {}
+    common = common.model_dump(mode="json") if isinstance(common, StudentConfig) else common
+    if not isinstance(filled.get("generations"), Sequence) or not isinstance(common, Mapping):
+        return
+    filled["generations"] = generations = list(filled["generations"])
+    for place, generation in enumerate(generations):
+        students = generation.get("students") if isinstance(generation, Mapping) else None
+        if isinstance(students, Mapping):
+            completed = {
+                name: {**student, "recipe": {**common, **student["recipe"]}}
+                for name, student in students.items()
+                if isinstance(student, Mapping) and isinstance(student.get("recipe"), Mapping)
+            }
+            generations[place] = {**generation, "students": {**students, **completed}}
 
 
 if TYPE_CHECKING:
