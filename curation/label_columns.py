@@ -36,7 +36,7 @@ its preference follows the order. Null if the second question has no answer."""
 DOMAIN_NUMBERS: Mapping[str, str] = {
     ORDER_AGREEMENT: "it is of the domain pair, which asks both orders of two answers unless both_orders is false"
 }
-"""The numbers of :data:`DomainNumber`, and in words which domain has them."""
+"""The numbers of :data:`DomainNumber`, each with a sentence on the domain that has it."""
 TOKEN_COLUMNS = {kind: (f"num_{kind}_tokens", f"order_{kind}_tokens") for kind in ("prompt", "output")}
 """Columns with the numbers of tokens, by kind: of a row's question, and of the same question in the second order. The
 latter are null where that was not asked, and no trust function reads them."""

@@ -32,10 +32,10 @@ KEPT = "config.yaml"
 FILTERS = "package"
 """The key that every configuration of a filter has, and that none of a run has."""
 OURS = frozenset({"endpoint", "given", "scripted", "transformers", "vllm"})
-"""Built-in backends, whose keys are known, and which take no ``options``."""
+"""Built-in backends: the keys that they read are known, and they take no ``options``."""
 _ABSENT = object()
 Key = tuple[str, ...]
-"""A key with those of its sections; the name of a function or signal may have dots (``my.module:function``)."""
+"""A key after those of its sections; not a dotted text, since a name such as ``my.module:function`` has dots."""
 
 
 def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:

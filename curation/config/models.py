@@ -349,7 +349,7 @@ class FurtherStudentConfig(Section):
 
 
 NOT_STUDENTS = ("predecessor", "shallow", "teacher", "base")
-"""Names that no student may have: those of a chain's other lines and of other tested models."""
+"""Names that no student may have, since reports use them for other models and for the baselines of a chain."""
 
 
 class GenerationConfig(Section):

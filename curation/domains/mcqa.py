@@ -53,7 +53,7 @@ class ChoiceRow(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The answer as a text; ``RowError`` if it is none."""
+        """The answer as a text; ``RowError`` if it cannot be one."""
         return format_cell(self.key)
 
 

@@ -155,7 +155,7 @@ def ask_of(
 ) -> Ask:
     """Return a signal whose table is in ``directory``, with a name that is unique to its settings.
 
-    ``attempts``: number of times it was measured again by request (``--redo``), each time into a table of its own.
+    ``attempts``: how often it was measured again by request (``--redo``), each time into another table.
     """
     table = None if shots is None else to_record(shots.to_json(), run_around(directory))
     settings = {"options": options, "shots": table, "seed": seed}

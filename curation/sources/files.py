@@ -70,7 +70,7 @@ def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[Sou
             asked = DIALECT if form == "csv" else ()
             if (
                 old is not None
-                and form != "lance"  # a table is told by its version
+                and form != "lance"  # a table is identified by its version
                 and (old.format, old.size, old.modified) == (form, file.size, file.modified)
                 and all(getattr(old, name) == getattr(source, name) for name in asked)
             ):
@@ -108,7 +108,7 @@ def check_unchanged(before: Sequence[SourceFile], now: Sequence[SourceFile]) -> 
 
 
 def require_columns(files: Iterable[SourceFile], forms: Sequence[Sequence[str]]) -> None:
-    """Raise ``SourceError`` for a file that has not all columns of one of the ``forms``, naming what it lacks."""
+    """Raise ``SourceError`` for a file without all columns of one of the ``forms``, naming the fewest that it lacks."""
     for file in files:
         lacks = min(([column for column in form if column not in file.schema] for form in forms), key=len)
         if lacks:

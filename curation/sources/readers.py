@@ -227,7 +227,7 @@ def _measure_text(file: SourceFile) -> SourceFile:
         if (num_rows - 1) % MARK_ROWS == 0:
             marks.append(offset)
         if not is_csv:
-            kinds |= dict.fromkeys(row, "json")  # a key may first stand in the last row
+            kinds |= dict.fromkeys(row, "json")  # the last row may have a key that no other has
     return replace(file, num_rows=num_rows, schema=kinds, marks=tuple(marks))
 
 
