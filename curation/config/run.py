@@ -213,8 +213,8 @@ def fill_sections(value: JsonView) -> Json:
     backend = teacher.get("backend")
     is_elsewhere = backend in EXTERNAL and teacher.get("reader") is None
 
-    # Gold labels add arms, unless they are grades alone (teacher.grade). Labels from elsewhere add an arm for each given
-    # number; they have no hidden states, and only the free signals that come with them.
+    # Gold labels add arms, unless they are grades alone (teacher.grade). Labels from elsewhere add an arm for each
+    # given number; they have no hidden states, and only the free signals that come with them.
     arms: Sequence[str] = CoreSelection.model_fields["arms"].default
     if splits.get("audit") is True and teacher.get("grade") is None:
         arms = (*arms, *GOLD_ARMS)
