@@ -113,7 +113,7 @@ class FilterTeacherConfig(PassConfig):
     those of the package. If a model reads the server's answers, the other keys of ``teacher`` are that model's."""
 
     def asking(self, answers: AnswersConfig) -> AskConfig:
-        """Return settings to ask a package's teacher or reader: ``answers`` come from the package, the others from here."""
+        """Return settings to ask a package's teacher or reader: ``answers`` of the package, the others from here."""
         theirs, is_served = dict(answers), answers.endpoint is not None
         script = (self.scripted or ScriptedConfig()).model_copy(update=dict(answers.scripted))
         ours = {name: getattr(self, name) for name in PassConfig.model_fields} | {"scripted": script}
