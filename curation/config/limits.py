@@ -73,10 +73,7 @@ CAPABILITIES: Mapping[str, tuple[Has, str]] = {
         "answers; or rank by [{numbers}]",
     ),
     "states": (lambda run, _: run.has_states, "hidden states: let a model of this run label, or read labels"),
-    "state": (
-        lambda run, name: name in run.teacher.states,
-        "the state {of}, not among teacher.states; add it there",
-    ),
+    "state": (lambda run, name: name in run.teacher.states, "the state {of}, not among teacher.states; add it there"),
     "inputs": (lambda run, _: run.trust.inputs, "something to read: set trust.columns: [{numbers}], or trust.states"),
     "numbers": (
         lambda run, _: run.teacher.confidence or run.teacher.reader is not None,

@@ -12,13 +12,7 @@ from curation.config.external import COLUMN_KEYS, COUNTS, EXTERNAL, GIVEN, NUMBE
 from curation.config.files import merge_mappings
 from curation.config.inputs import DomainConfig, RowsConfig
 from curation.config.limits import iter_problems
-from curation.config.models import (
-    GenerationConfig,
-    ModelConfig,
-    SftConfig,
-    StudentConfig,
-    as_student_config,
-)
+from curation.config.models import GenerationConfig, ModelConfig, SftConfig, StudentConfig, as_student_config
 from curation.config.selection import GOLD_ARMS, CoreSelection
 from curation.config.teacher import TeacherConfig
 from curation.config.trust import TrustConfig, TuneConfig, with_row

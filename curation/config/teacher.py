@@ -6,14 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, SerializeAsAny, StrictBool, field_validator
 
-from curation.config.base import (
-    DISTINCT,
-    AcceleratorType,
-    NotNegative,
-    PositiveInt,
-    Section,
-    make_ray_resources,
-)
+from curation.config.base import DISTINCT, AcceleratorType, NotNegative, PositiveInt, Section, make_ray_resources
 from curation.config.external import (
     EXTERNAL,
     GIVEN,
