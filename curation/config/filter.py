@@ -18,7 +18,6 @@ from curation.features import iter_found, sections
 from curation.storage.paths import Place, to_place
 
 Format = Literal["parquet", "jsonl"]
-OnShift = Literal["warn", "fail", "ignore"]
 WORK = "_curation"
 """Name of an output's folder with labels and the record of stages."""
 
@@ -142,7 +141,7 @@ class CoreFilterConfig(Root):
     """Whether to use a package even if the verdict of its run is "do not use"."""
     seed: Seed = 0
     """Seed of ties at the cut, of sampled answers, and of the rows that the shift test draws."""
-    on_shift: OnShift = "warn"
+    on_shift: Literal["warn", "fail", "ignore"] = "warn"
     """Action if the pool's states (without states, the words of its questions) differ clearly from the package's:
     ``warn`` writes, says so and exits with code 3; ``fail`` exits with code 3 before anything is written; ``ignore``
     writes, and records it in the manifest alone."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, create_model, model_validator
 
-from curation.arms import FREE, PAPER_TRUST, REFERENCE_ARM
+from curation.arms import FREE, PAPER_TRUST, REFERENCE_ARM, REFERENCE_GOLD
 from curation.config.base import DISTINCT, Directory, PositiveInt, Price, Section
 from curation.config.evaluation import EvaluationConfig, JudgeConfig, SignalsConfig
 from curation.config.external import COLUMN_KEYS, COUNTS, EXTERNAL, GIVEN, NUMBERS, as_tuple
@@ -13,7 +13,7 @@ from curation.config.files import merge_mappings
 from curation.config.inputs import DomainConfig, RowsConfig
 from curation.config.limits import iter_problems
 from curation.config.models import GenerationConfig, ModelConfig, SftConfig, StudentConfig, as_student_config
-from curation.config.selection import GOLD_ARMS, CoreSelection
+from curation.config.selection import CoreSelection
 from curation.config.teacher import TeacherConfig
 from curation.config.trust import TrustConfig, TuneConfig, with_row
 from curation.features import list_extensions, sections
@@ -211,7 +211,7 @@ def fill_sections(value: JsonView) -> Json:
     # given number; they have no hidden states, and only the free signals that come with them.
     arms: Sequence[str] = CoreSelection.model_fields["arms"].default
     if splits.get("audit") is True and teacher.get("grade") is None:
-        arms = (*arms, *GOLD_ARMS)
+        arms = (*arms, REFERENCE_GOLD, "ground_truth")
     implied: dict[str, Json] = {"selection": {}}
     if is_elsewhere:
         implied |= {"teacher": {"states": ()}, "trust": {"states": ()}}

@@ -5,13 +5,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from curation.arms import ARMS, REFERENCE_ARM, REFERENCE_GOLD, Signal
+from curation.arms import ARMS, REFERENCE_ARM, Signal
 from curation.config.base import DISTINCT, PositiveInt, Section, Share
 from curation.json_types import Json
 from curation.registry import BUDGETS, Budget
 
-GOLD_ARMS = (REFERENCE_GOLD, "ground_truth")
-"""Arms added to the default arms in a run with an audit set."""
 CUTS = ("risk", "threshold")
 """Budgets that take all rows above a cut, so that classes cannot have places of their own."""
 

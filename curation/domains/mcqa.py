@@ -59,7 +59,6 @@ class ChoiceRow(NamedTuple):
 
 READINGS = ("column", "letter", "text", "number_from_0", "number_from_1")
 """Ways to read an answer; ``column`` is by a column's name, or the number or letter at its end."""
-_FROM = ("number_from_0", "number_from_1")
 
 
 def read_answer(row: ChoiceRow, reading: str) -> int | None:
@@ -81,7 +80,7 @@ def read_answer(row: ChoiceRow, reading: str) -> int | None:
                 return choices.index(wanted)
     elif reading == "letter" and letter:
         place = LETTERS.index(letter[1].upper())
-    elif reading in _FROM and integer:
+    elif reading.startswith("number_from_") and integer:
         place = int(integer[1]) - int(reading[-1])
     return place if 0 <= place < len(row.choices) else None
 
