@@ -45,7 +45,7 @@ class PricesConfig(Section):
     gpu_hour: Price | None = None
     """Price of one GPU for an hour, with its share of the node."""
     cpu_hour: Price | None = None
-    """Price of one CPU for an hour. Of a node's price, give an actor's share by one of the two."""
+    """Price of one CPU for an hour. Give an actor's share of a node's price by one of the two."""
     per_million_prompt_tokens: Price | None = None
     """Price of a million tokens that the first teacher reads. Unset: ``teacher.endpoint.price``, if given."""
     per_million_output_tokens: Price | None = None

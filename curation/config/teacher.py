@@ -35,7 +35,7 @@ BackendName = Annotated[str, AfterValidator(_check_backend)]
 class DecodingConfig(Section):
     """Settings by which a completion is drawn, or an option is chosen.
 
-    Unset keys of ``teacher`` and ``evaluation`` take the domain's defaults (``curation.config.inputs``).
+    Unset keys of ``teacher`` and ``evaluation`` take the domain's defaults (docs/method.md).
     """
 
     max_tokens: PositiveInt = 8
@@ -106,8 +106,8 @@ class ActorsConfig(Section):
     max_row_retries: Annotated[int, Field(ge=0)] = 1
     """How often a row is retried after a process died on it alone, before it becomes an error row (``poison``)."""
     hang_seconds: Annotated[float, Field(gt=0)] = 7200
-    """Seconds without a row from a working model, or of a frozen process, after which the actor is ended for Ray to
-    restart it; set more than the longest answers take. vLLM is watched more closely (``vllm.hang_seconds``)."""
+    """After this many seconds without a finished row, or with a frozen process, an actor is ended, and Ray restarts it;
+    set more than the longest answer takes. vLLM is watched more closely (``vllm.hang_seconds``)."""
 
     @property
     def each(self) -> dict[str, float]:

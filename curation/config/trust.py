@@ -36,13 +36,13 @@ fitted by these, its row and the section's resources, and reads no other key."""
 class TrustConfig(TrainSection):
     """The trust function and its fit.
 
-    The default, ``stacked``, is ours (``curation.trust.stacked``); its own settings stand under ``options.stacked``.
+    The default, ``stacked``, is ours (``curation.trust.stacked``); its own settings are under ``options.stacked``.
     The paper's is ``kind: ntf`` (section "Neural Trust Functions"): its network on the raw state of the last answer
     token, fitted on all rows of the source, with the bare sigmoid and the row of its table of NTF architectures for
     domain and teacher. ``neural`` is the same network with our additions: fitting on parsed labels alone (``fit_on``),
     standardised inputs (``standardise``), calibration (``calibration``). Both stop early on validation AUC
     (``patience``): the paper does not give its number of steps, nor stochastic depth, expansion and batch size. Keys
-    that a file sets go before those of ``ntf``; a key that the kind does not read is refused.
+    that a file sets override the defaults of ``ntf``; a key that the kind does not read is refused.
     """
 
     PRESETS: ClassVar[Mapping[str, JsonView]] = {
@@ -66,7 +66,7 @@ class TrustConfig(TrainSection):
     search: bool = False
     """Whether to search for the trust function as ``tune`` says, and rank the ``trust`` arm by the result."""
     preset: Preset = DEFAULT_ROW
-    """A row of the paper's table of NTF architectures. Unset: that of the run's domain (``curation.config.inputs``)
+    """A row of the paper's table of NTF architectures. Unset: that of the run's domain (docs/method.md)
     and, for ``ntf``, of its teacher; this value if the domain has none."""
     states: tuple[Annotated[str, AfterValidator(check_state)], ...] = ("output_last",)
     """Names among ``teacher.states``."""
