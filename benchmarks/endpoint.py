@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.pairs import measure, spread
 from curation.config import AskConfig, DecodingConfig, DomainConfig, ModelConfig, TeacherConfig
-from curation.config.endpoint import EndpointConfig
+from curation.config.external import EndpointConfig
 from curation.config.teacher import VllmConfig
 from curation.domains import get_domain
 from curation.models import create, load_model, resolve

@@ -181,7 +181,7 @@ def check(behaviour: Behaviour, server: Server, run: Path) -> None:
 
 
 def _price() -> Any:
-    from curation.config.endpoint import TokenPrice
+    from curation.config.external import TokenPrice
 
     return TokenPrice(**PRICE)
 

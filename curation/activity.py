@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _under_way: list[tuple[object, str]] = []
-"""A mark of its own and the words of each unfinished work. Threads need no lock: each operation below is atomic."""
+"""A unique mark and the words of each unfinished work. Threads need no lock: each operation below is atomic."""
 
 
 @contextmanager

@@ -89,7 +89,7 @@ class Configured:
 Trust = Draw | Column | Signal | Fitted | Configured
 
 
-def _trust(path: str, found: object) -> Trust:
+def _accept_trust(path: str, found: object) -> Trust:
     if not isinstance(found, Trust):
         raise TypeError(f"it is a {type(found).__name__}, not a Column, Signal or Fitted of curation.arms")
     return found
@@ -134,15 +134,9 @@ TRUST: Registry[Trust] = _Trusts(
         ),
         # of a causal model; one with a reward head is curation.teachers.reward
         "reward": Signal("reward model", "reward", "curation.signals.methods:Verifier", "logit", asks="reward"),
-        "stacked": Fitted(
-            "stacked trust",
-            "curation.trust.stacked:StackedTrust",
-            fit="train.stack:fit_stacked",
-        ),
+        "stacked": Fitted("stacked trust", "curation.trust.stacked:StackedTrust", fit="train.stack:fit_stacked"),
         "fitted_confidence": Fitted(
-            "fitted confidence",
-            "curation.trust.stacked:StackedTrust",
-            fit="train.stack:fit_confidence",
+            "fitted confidence", "curation.trust.stacked:StackedTrust", fit="train.stack:fit_confidence"
         ),
         "linear_probe": Fitted("linear probe", "curation.trust.linear_probe:LinearProbe", reads=("class_weight",)),
         "boosted_trees": Fitted("boosted trees", "curation.trust.boosted_trees:BoostedTrees", reads=("class_weight",)),
@@ -159,20 +153,12 @@ TRUST: Registry[Trust] = _Trusts(
             fit="train.trust:fit_attention",
             by_state=True,
         ),
-        "neural": Fitted(
-            "neural trust",
-            "curation.trust.neural:NeuralTrust",
-            reads=None,
-            fit="train.trust:fit_neural",
-        ),
+        "neural": Fitted("neural trust", "curation.trust.neural:NeuralTrust", reads=None, fit="train.trust:fit_neural"),
         PAPER_TRUST: Fitted(
-            "NTF of the paper",
-            "curation.trust.neural:NeuralTrust",
-            reads=None,
-            fit="train.trust:fit_neural",
+            "NTF of the paper", "curation.trust.neural:NeuralTrust", reads=None, fit="train.trust:fit_neural"
         ),
     },
-    _trust,
+    _accept_trust,
     groups=("curation.trust", "curation.signals"),
 )
 """Trust functions by name. Each but a draw is also an arm, as is each number that came with labels made elsewhere."""

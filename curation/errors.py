@@ -76,6 +76,11 @@ LONGEST_KIND = 60
 """Maximum length of an error row's kind, in characters."""
 
 
+def get_error_kind(problem: str) -> str:
+    """Return the kind of a row's problem (:class:`RowError`): its text before the first colon."""
+    return problem.partition(":")[0]
+
+
 class RowError(CurationError):
     """A row that cannot be rendered, labelled or parsed: an error row, counted by the kind in ``kind: detail``."""
 
@@ -125,14 +130,7 @@ _DAMAGED = re.compile(
     r"truncated|size is too small",
     re.IGNORECASE,
 )
-
-
 _PANIC = "PanicException"
-
-
-def get_error_kind(problem: str) -> str:
-    """Return the kind of a row's problem (:class:`RowError`): its text before the first colon."""
-    return problem.partition(":")[0]
 
 
 def is_panic(error: BaseException) -> bool:

@@ -28,24 +28,21 @@ LabelNumber = Literal[
     "truncated",
 ]
 """A number that every labelling stores for each row (``curation.tables.schemas.make_completions_schema``)."""
-
-_PREFIX = "given_"
-WEAK_COMPLETION = "weak_completion"
-"""The column of an examples table with the completion that came with each row."""
-
-
 DomainNumber = Literal["order_agreement"]
-"""The name of a number that only labels of some domains have (``curation.config.defaults.DomainTraits``)."""
+"""The name of a number that only labels of some domains have (``curation.config.inputs.DomainTraits``)."""
 ORDER_AGREEMENT: DomainNumber = "order_agreement"
-"""The probability that the teacher gives to the same one of two answers where these stand in the other order: below a
-half its preference follows the order. Null where the second question has no answer."""
+"""The probability that the teacher gives to its chosen answer if the two are shown in the other order; below a half,
+its preference follows the order. Null if the second question has no answer."""
 DOMAIN_NUMBERS: Mapping[str, str] = {
     ORDER_AGREEMENT: "it is of the domain pair, which asks both orders of two answers unless both_orders is false"
 }
-"""The numbers of :data:`DomainNumber`, and in words which domain has them."""
+"""The numbers of :data:`DomainNumber`, each with a sentence on the domain that has it."""
 TOKEN_COLUMNS = {kind: (f"num_{kind}_tokens", f"order_{kind}_tokens") for kind in ("prompt", "output")}
-"""Columns with the tokens of each kind: those of a row's question, and those of its question in the second order, which
-are null where it was not asked, and which no trust function reads."""
+"""Columns with the numbers of tokens, by kind: of a row's question, and of the same question in the second order. The
+latter are null where that was not asked, and no trust function reads them."""
+WEAK_COMPLETION = "weak_completion"
+"""The column of an examples table with the completion that came with each row."""
+_PREFIX = "given_"
 
 
 def make_given_column(name: str) -> str:

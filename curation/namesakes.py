@@ -43,7 +43,7 @@ def check_folder() -> str | None:
     there = {path.name.removesuffix(".py") for path in folder.glob("*.py")}
     there |= {path.parent.name for path in folder.glob("*/__init__.py")}
     for name in sorted(there.difference(NAMES)):
-        # An unused module of Python, such as `test`, is missed by nobody.
+        # A module of Python's own that is not in use, such as `test`, may be hidden.
         if _is_elsewhere(name, folder) and (name not in sys.stdlib_module_names or name in sys.modules):
             raise ConfigError(
                 f"{folder / name}: a module in the working directory takes the place of the library {name} on Ray's "

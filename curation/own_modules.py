@@ -39,17 +39,31 @@ sys.meta_path.append(_Finder())
 
 
 def search_beside(path: str) -> None:
-    """Find modules beside a configuration file from now on, and no longer those beside an earlier one."""
+    """Find modules beside a configuration file from now on, and forget those found beside an earlier one."""
     global _folder
     if "://" not in path:
-        _forget()
+        for name in list(sys.modules):
+            if name.partition(".")[0] in _files:
+                del sys.modules[name]
+        _files.clear()
         _folder = os.path.dirname(os.path.abspath(path))
 
 
 def import_own_module(name: str) -> ModuleType:
-    """Return the module of that name, also from beside the configuration, or raise ``ImportError``."""
-    if _folder is not None:
-        _prepare(name, Path(_folder))
+    """Return the module of that name, also from beside the configuration, or raise ``ImportError``.
+
+    From there, the modules that it imports or names can be imported, too.
+    """
+    folder, requested = Path(_folder or ""), [] if _folder is None else [name.partition(".")[0]]
+    while requested:
+        top = requested.pop()
+        package = folder / top
+        file = package / "__init__.py" if (package / "__init__.py").is_file() else folder / f"{top}.py"
+        if top in _files or not file.is_file() or _is_elsewhere(top, file):
+            continue
+        _files[top] = file
+        for source in package.rglob("*.py") if file.parent == package else [file]:
+            requested += _iter_mentioned(decode_source(source.read_bytes()))
     try:
         return importlib.import_module(name)
     except SyntaxError as error:
@@ -68,28 +82,6 @@ def suggest_mend(name: str, error: BaseException) -> str:
 def list_sent_files() -> list[str]:
     """Return files and package folders of the modules requested so far, for the ``py_modules`` of Ray's runtime_env."""
     return [str(file.parent if file.name == "__init__.py" else file) for file in _files.values()]
-
-
-def _prepare(module: str, folder: Path) -> None:
-    """Make a module, and those that it imports or names, importable if they lie in the folder and nowhere else."""
-    requested = [module.partition(".")[0]]
-    while requested:
-        top = requested.pop()
-        package = folder / top
-        file = package / "__init__.py" if (package / "__init__.py").is_file() else folder / f"{top}.py"
-        if top in _files or not file.is_file() or _is_elsewhere(top, file):
-            continue
-        _files[top] = file
-        for source in package.rglob("*.py") if file.parent == package else [file]:
-            requested += _iter_mentioned(decode_source(source.read_bytes()))
-
-
-def _forget() -> None:
-    """Forget the modules of the folder, and what they made of themselves."""
-    for name in list(sys.modules):
-        if name.partition(".")[0] in _files:
-            del sys.modules[name]
-    _files.clear()
 
 
 def _is_elsewhere(name: str, file: Path) -> bool:

@@ -101,13 +101,16 @@ def as_json(value: object) -> Any:
     return value
 
 
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+
+
 def fingerprint(value: object) -> str:
     """Return a 16-digit hexadecimal digest of a JSON value, equal for equal values, or raise ``ValueError``."""
     return hashlib.sha256(_canonical(value).encode()).hexdigest()[:16]
 
 
 class ListDigest:
-    """The :func:`fingerprint` of a list whose items are given in order, some at a time, and are not kept."""
+    """The :func:`fingerprint` of a list, computed from its items in order without keeping them."""
 
     def __init__(self) -> None:
         self.num_items = 0
@@ -125,6 +128,3 @@ class ListDigest:
         closed = self._hash.copy()
         closed.update(b"]")
         return closed.hexdigest()[:16]
-
-
-_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode

@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 LOOK_SECONDS = 0.2
 """The interval at which a wait checks whether it was stopped."""
 LIMIT_SECONDS = 28.0
-"""Seconds after a signal at which a command that has not ended is ended at once; what is committed stays."""
+"""Seconds that a command has to end after a signal before its process is ended; what is committed stays."""
 
 
 class Stopped(BaseException):

@@ -25,7 +25,7 @@ def run_in_tasks(
 ) -> Iterator[Result]:
     """Yield the results of ``function(*arguments)`` for the arguments in ``calls``, in their order.
 
-    At most three tasks per CPU are submitted whose result is not taken yet, and a wait can be interrupted.
+    At most three tasks per CPU are pending, and a wait can be interrupted.
     ``UserError`` is raised as in the function, ``RayError`` for another error or a process that died too often. With
     ``beside_actors`` idle actors hold CPUs, maybe all of them, until the driver goes on. A task that requests a CPU
     might wait for ever, even if one was free when it was submitted. So tasks request none, at most one per CPU is

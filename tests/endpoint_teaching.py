@@ -7,7 +7,7 @@ from typing import Any
 from endpoint_server import Server
 
 from curation.config import AskConfig, DecodingConfig
-from curation.config.endpoint import EndpointConfig
+from curation.config.external import EndpointConfig
 from curation.teachers import Request, load_teacher
 from curation.teachers.endpoint import EndpointTeacher
 

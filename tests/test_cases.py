@@ -16,10 +16,9 @@ from click.testing import CliRunner
 from curation.cli import main
 from curation.commands.plan import check
 from curation.config import DomainConfig, RunConfig, SourceConfig
-from curation.config.given import GivenConfig
+from curation.config.external import GivenConfig
 from curation.config.load import load_config
 from curation.domains import Domain, attempt, get_domain
-from curation.domains.given import wrap_domain
 from curation.errors import ConfigError, SourceError
 from curation.pipeline.opened import open_run
 from curation.sources import discover, read_rows, to_raw_rows
@@ -118,8 +117,8 @@ def test_copies_in_the_selection(local_ray, tmp_path):
 
 def test_labels_given_in_another_case_are_read(tmp_path):
     """Of Good, good., "bad", Label: bad and BAD the case alone differs in the first and the last."""
-    classes = get_domain(DomainConfig(name="classification", classes=["good", "bad"]))
-    domain = wrap_domain(classes, GivenConfig(completion="answer"))
+    given = GivenConfig(completion="answer")
+    domain = get_domain(DomainConfig(name="classification", classes=["good", "bad"], given_labels=given))
     found = rows("given_variants/labelled.csv")
     stated = [domain.parse(domain.given_completion(domain.read(row)), row) for row in found]
     right = [row["label"] for row in found]

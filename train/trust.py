@@ -174,7 +174,7 @@ def compute_components(
     if size < 1:
         return None
     batches = (torch.from_numpy(rows.hidden_ND[places_B])[:, :width] for places_B in _cut(fit_F))
-    return compute_principal_components(batches, size=size, key="trust.pca")
+    return compute_principal_components(batches, size=size)
 
 
 def project_rows(rows: LabelledRows, pca: PrincipalComponents) -> LabelledRows:
@@ -236,7 +236,7 @@ def check_parts(rows: LabelledRows, config: TrustConfig) -> None:
             )
     if config.pca is not None:
         width = sum(rows.sizes[: len(config.states)])
-        check_size(config.pca, width=width, num_rows=len(rows.places(FIT)), key="trust.pca")
+        check_size(config.pca, width=width, num_rows=len(rows.places(FIT)))
 
 
 def read_labelled_rows(

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from curation.commands.printing import describe_verdict, render_text
 from curation.config import PricesConfig, RunConfig
-from curation.config.endpoint import PAID
+from curation.config.external import PAID
 from curation.config.filter import FilterConfig
 from curation.errors import UserError
 from curation.json_types import Json, JsonView

@@ -15,12 +15,15 @@ from curation.redaction import iter_secrets
 from curation.storage.files import check_name
 from curation.storage.paths import to_place
 
-P = ParamSpec("P")
-T = TypeVar("T")
 PositiveInt = Annotated[int, Field(gt=0, lt=2**63)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 """A seed that every generator accepts: NumPy takes 32 bits (``transformers.set_seed``), torch 64 and vLLM 63."""
 Share = Annotated[float, Field(gt=0, lt=1)]
+NotNegative = Annotated[float, Field(ge=0)]
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+AcceleratorType = Annotated[str | None, Field(min_length=1)]
+ACCELERATOR = "accelerator_type:"
+"""Prefix of Ray's resource for an accelerator type, of which each node with that type has 1."""
 Location = Annotated[str, AfterValidator(check_name)]
 """A path, URL or hub id whose name every file system accepts."""
 
@@ -34,11 +37,6 @@ Directory = Annotated[str, AfterValidator(_check_path)]
 """A path or URL where tables are written (``curation.storage.paths``)."""
 
 
-def count_share(share: float, num_rows: int) -> int:
-    """Return a share of ``num_rows`` rounded down, computed from the decimal as written: .29 of 100 is 29."""
-    return int(Fraction(str(share)) * num_rows)
-
-
 def _require_distinct(values: tuple[str, ...]) -> tuple[str, ...]:
     if twice := [value for value in values if values.count(value) > 1]:
         raise ValueError(f"names {twice[0]!r} twice; name each once")
@@ -47,13 +45,11 @@ def _require_distinct(values: tuple[str, ...]) -> tuple[str, ...]:
 
 DISTINCT = AfterValidator(_require_distinct)
 """Validator of a list that names nothing twice."""
-NotNegative = Annotated[float, Field(ge=0)]
-Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-_OF_CLASSES = re.compile(r"(?:sources\..+\.)?domain\.classes\.")
-"""Start of the keys that are names of classes: one may be called password_closed, as in BANKING77."""
-ACCELERATOR = "accelerator_type:"
-"""Prefix of Ray's resource for an accelerator type, of which each node with that type has 1."""
-AcceleratorType = Annotated[str | None, Field(min_length=1)]
+
+
+def count_share(share: float, num_rows: int) -> int:
+    """Return a share of ``num_rows`` rounded down, computed from the decimal as written: .29 of 100 is 29."""
+    return int(Fraction(str(share)) * num_rows)
 
 
 def make_ray_resources(
@@ -65,43 +61,6 @@ def make_ray_resources(
     return {"CPU": cpus} | ({"GPU": gpus} if gpus else {}) | memory | accelerator
 
 
-_PROBLEMS = {"sequence_str": "texts are not taken as lists; give a list", "extra_forbidden": "unknown key"}
-"""Words in place of pydantic's, which name types of Python, by its type of problem."""
-
-
-def describe_invalid(error: ValidationError) -> str:
-    """Return what is wrong with options, in a line: the innermost problem of each."""
-    problems: dict[str, ErrorDetails] = {}
-    for found in error.errors():
-        name = str(found["loc"][0]) if found["loc"] else ""
-        if name not in problems or len(found["loc"]) > len(problems[name]["loc"]):
-            problems[name] = found
-    missing = [f"{name}: is missing" for name, found in problems.items() if found["type"].startswith("missing")]
-    others = [
-        f"{f'{name}: ' if name else ''}{found['input']!r}: {_PROBLEMS.get(found['type'], found['msg'])}"
-        for name, found in problems.items()
-        if not found["type"].startswith("missing")
-    ]
-    return "; ".join([*missing, *others])
-
-
-def check_arguments(function: Callable[P, T]) -> Callable[P, T]:
-    """Return a function that checks its arguments, options of a configuration, by their annotations.
-
-    ``ConfigError`` names the wrong ones.
-    """
-    checked = validate_call(config=ConfigDict(strict=True))(function)
-
-    @functools.wraps(function)
-    def call(*arguments: P.args, **options: P.kwargs) -> T:
-        try:
-            return checked(*arguments, **options)
-        except ValidationError as error:
-            raise ConfigError(describe_invalid(error)) from error
-
-    return call
-
-
 class Section(BaseModel):
     """A part of the configuration. It is frozen and refuses unknown keys."""
 
@@ -110,7 +69,7 @@ class Section(BaseModel):
     """Keys that affect speed, not values, so they are not in the cache key."""
 
     def _iter_problems(self) -> Iterator[str]:
-        """Yield what is wrong with the values beside each other, with a mend."""
+        """Yield each conflict between the section's values, with a fix."""
         yield from ()
 
     @model_validator(mode="after")
@@ -151,6 +110,10 @@ class Section(BaseModel):
     def only(self, keys: Collection[str]) -> Self:
         """Return a copy with all other keys at their defaults, for a reader that may depend only on these keys."""
         return self.without(type(self).model_fields.keys() - set(keys))
+
+
+_OF_CLASSES = re.compile(r"(?:sources\..+\.)?domain\.classes\.")
+"""Prefix of keys that are class names, which may look like a credential: BANKING77 has ``password_closed``."""
 
 
 class Root(Section):
@@ -230,3 +193,37 @@ class TrainSection(PresetSection):
     def takes(self) -> dict[str, float]:
         """The cluster resources that all its workers occupy together, by Ray's names."""
         return {kind: self.num_workers * amount for kind, amount in self.per_worker.items()}
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_MESSAGES = {"sequence_str": "texts are not taken as lists; give a list", "extra_forbidden": "unknown key"}
+"""Messages that replace pydantic's, which name Python types, by pydantic's type of error."""
+
+
+def check_arguments(function: Callable[P, T]) -> Callable[P, T]:
+    """Return a function that checks its arguments, options of a configuration, by their annotations.
+
+    ``ConfigError`` names the missing and the wrong ones, with the innermost problem of each.
+    """
+    checked = validate_call(config=ConfigDict(strict=True))(function)
+
+    @functools.wraps(function)
+    def call(*arguments: P.args, **options: P.kwargs) -> T:
+        try:
+            return checked(*arguments, **options)
+        except ValidationError as error:
+            problems: dict[str, ErrorDetails] = {}
+            for found in error.errors():
+                name = str(found["loc"][0]) if found["loc"] else ""
+                if name not in problems or len(found["loc"]) > len(problems[name]["loc"]):
+                    problems[name] = found
+            missing = [name for name, found in problems.items() if found["type"].startswith("missing")]
+            wrong = [
+                f"{f'{name}: ' if name else ''}{found['input']!r}: {_MESSAGES.get(found['type'], found['msg'])}"
+                for name, found in problems.items()
+                if name not in missing
+            ]
+            raise ConfigError("; ".join([*(f"{name}: is missing" for name in missing), *wrong])) from error
+
+    return call

@@ -18,7 +18,7 @@ ENDS = ("max_tokens", "stop", "normalise_options", "constrained")
 
 
 class EvaluationConfig(PresetSection):
-    """Settings of tests. Unset keys take the domain's defaults (``curation.config.defaults``), else greedy decoding."""
+    """Settings of tests. Unset keys take the domain's defaults (docs/method.md), else greedy decoding."""
 
     _NUCLEUS: ClassVar = {"temperature": 0.7, "top_p": 0.8, "top_k": 20}
     PRESETS: ClassVar[Mapping[str, JsonView]] = {

@@ -85,15 +85,15 @@ def read(path: str | Place, mend: str = MEND, *, above: tuple[str, ...] = ()) ->
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
         raise ConfigError(f"{path}: base: {given!r} is neither a file nor a list of files; name them by their paths")
-    course = (*above, str(file))
+    chain = (*above, str(file))
     below: Json = {}
     for name in names:
         other = to_place(make_absolute(name)).resolve()
-        if str(other) in course:
-            circle = " -> ".join([*course[course.index(str(other)) :], str(other)])
+        if str(other) in chain:
+            circle = " -> ".join([*chain[chain.index(str(other)) :], str(other)])
             raise ConfigError(f"{path}: base: {name!r} leads back to itself ({circle}); take it out of one of them")
         mend = f"{path} names it as its base; correct base, or put the file there"
-        below = merge_mappings(below, read(other, mend, above=course))
+        below = merge_mappings(below, read(other, mend, above=chain))
     return merge_mappings(below, raw)
 
 
@@ -136,10 +136,10 @@ _PLAIN = {
     "float": ("-+.0123456789", r"(?:[-+]?[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+][0-9]+)?"),
     "merge": ("<", r"<<"),
 }
-"""Plain texts that are no text, by the type that they are, with their possible first characters. They are so to YAML
-1.1, too, so that what PyYAML writes is read as it was."""
+"""Patterns of unquoted words that are not text, by YAML type, each after the characters that can begin such a word.
+YAML 1.1 agrees on all of them, so that a file that PyYAML wrote reads back unchanged."""
 _SWITCHES = {"yes": "true", "on": "true", "no": "false", "off": "false"}
-"""Plain words by what YAML 1.1 makes of them: as texts they would be the name of a folder, say, not a switch."""
+"""Unquoted words that YAML 1.1 reads as switches, and that are refused: read as a text, ``no`` might name a folder."""
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -178,15 +178,15 @@ for _kind, (_first, _pattern) in _PLAIN.items():
 
 
 def parse_yaml(text: str) -> Any:
-    """Return the value of a YAML text; ``ConfigError``, which names lines where it can, if it is none or is refused."""
+    """Return the value of a YAML text; ``ConfigError``, with the line if known, if it is not YAML or is refused."""
     if len(text) > MAX_CHARACTERS:
         raise ConfigError(f"has {len(text):,} characters; a configuration may have {MAX_CHARACTERS:,}")
     try:
         loader = _StrictLoader(text)
         node = loader.get_single_node()
-        _measure(node, {})
+        _count_values(node, {})
         value = None if node is None else loader.construct_document(node)
-        _check(value, MAX_DEPTH)
+        _require_json(value, MAX_DEPTH)
     except ConfigError:
         raise
     except RecursionError as error:
@@ -196,8 +196,8 @@ def parse_yaml(text: str) -> Any:
     return value
 
 
-def _measure(node: Node | None, sizes: dict[int, int]) -> int:
-    """Return the number of values of a node with its anchors expanded; in ``sizes`` an open node has 0."""
+def _count_values(node: Node | None, sizes: dict[int, int]) -> int:
+    """Return the number of values of a node, anchors expanded; ``sizes`` has counts by node, 0 while one is counted."""
     if node is None or isinstance(node, ScalarNode):
         return 1
     if sizes.get(id(node)) == 0:
@@ -205,7 +205,7 @@ def _measure(node: Node | None, sizes: dict[int, int]) -> int:
     if id(node) not in sizes:
         sizes[id(node)] = 0
         parts = [part for item in node.value for part in (item if isinstance(item, tuple) else (item,))]
-        sizes[id(node)] = 1 + sum(_measure(part, sizes) for part in parts)
+        sizes[id(node)] = 1 + sum(_count_values(part, sizes) for part in parts)
     if sizes[id(node)] > MAX_VALUES:
         raise ConfigError(
             f"line {node.start_mark.line + 1}: holds more than {MAX_VALUES:,} values; anchors multiply them"
@@ -213,13 +213,13 @@ def _measure(node: Node | None, sizes: dict[int, int]) -> int:
     return sizes[id(node)]
 
 
-def _check(value: object, depth: int) -> None:
-    """Refuse a value that JSON has not, or that nests more than ``depth`` levels."""
+def _require_json(value: object, depth: int) -> None:
+    """Refuse a value that JSON cannot express, or that nests more than ``depth`` levels."""
     if isinstance(value, dict | list):
         if not depth:
             raise ConfigError(f"nests deeper than {MAX_DEPTH} levels; make it flatter")
         for part in value.values() if isinstance(value, dict) else value:
-            _check(part, depth - 1)
+            _require_json(part, depth - 1)
     elif isinstance(value, str):
         if not value.isascii() and re.search("[\ud800-\udfff]", value):
             raise ConfigError(f"{quote_text(value)} has half of a surrogate pair; write the character itself")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import Field, create_model
 
 from curation.config.base import Directory, Location, PositiveInt, Root, Section, Seed, Share
-from curation.config.endpoint import EndpointConfig
+from curation.config.external import EndpointConfig
 from curation.config.files import BESIDE
 from curation.config.inputs import SourceConfig
 from curation.config.models import ModelConfig
@@ -18,7 +18,6 @@ from curation.features import iter_found, sections
 from curation.storage.paths import Place, to_place
 
 Format = Literal["parquet", "jsonl"]
-OnShift = Literal["warn", "fail", "ignore"]
 WORK = "_curation"
 """Name of an output's folder with labels and the record of stages."""
 
@@ -113,10 +112,7 @@ class FilterTeacherConfig(PassConfig):
     those of the package. If a model reads the server's answers, the other keys of ``teacher`` are that model's."""
 
     def asking(self, answers: AnswersConfig) -> AskConfig:
-        """Return settings to ask the teacher of a package: those of its ``answers``, and the others from here.
-
-        ``answers`` are of a server, or of a model that answers or reads.
-        """
+        """Return settings to ask a package's teacher or reader: ``answers`` of the package, the others from here."""
         theirs, is_served = dict(answers), answers.endpoint is not None
         script = (self.scripted or ScriptedConfig()).model_copy(update=dict(answers.scripted))
         ours = {name: getattr(self, name) for name in PassConfig.model_fields} | {"scripted": script}
@@ -145,7 +141,7 @@ class CoreFilterConfig(Root):
     """Whether to use a package even if the verdict of its run is "do not use"."""
     seed: Seed = 0
     """Seed of ties at the cut, of sampled answers, and of the rows that the shift test draws."""
-    on_shift: OnShift = "warn"
+    on_shift: Literal["warn", "fail", "ignore"] = "warn"
     """Action if the pool's states (without states, the words of its questions) differ clearly from the package's:
     ``warn`` writes, says so and exits with code 3; ``fail`` exits with code 3 before anything is written; ``ignore``
     writes, and records it in the manifest alone."""

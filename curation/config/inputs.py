@@ -1,22 +1,76 @@
-"""The inputs of a run: the domain, the sources and the splits drawn from them."""
+"""The inputs of a run: the domain, the sources and the splits drawn from them.
+
+Each domain's class has defaults of its own for the sections ``teacher``, ``evaluation`` and ``trust``: decoding, test
+runs, the trust function's preset. The paper's values are in its App. "Training Details", "Evaluation Details", and the
+table of NTF architectures.
+"""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from curation.config.base import Location, PositiveInt, Root, Section, Seed, Share
-from curation.config.defaults import DomainTraits, find_traits
+from curation.config.external import GivenConfig
 from curation.config.files import BESIDE, FileText
-from curation.config.given import GivenConfig
 from curation.json_types import Json, JsonView
+from curation.label_columns import DOMAIN_NUMBERS
+from curation.registry import DOMAINS, load_code
 
 COMMA = ","
 """The default delimiter of CSV files, which as a default is in no cache key."""
 CHECK_LIMITS = ("seconds", "batch_rows", "memory_mb", "processes", "sandbox")
 """Options that limit a checking command; verdicts on a program within the limits do not depend on them."""
+
+Defaults = Mapping[str, JsonView]
+"""Defaults that depend on the domain, by section and key."""
+_DEFAULTS = TypeAdapter(dict[Literal["teacher", "evaluation", "trust"], dict[str, Any]])
+Answering = Literal["by_row", "scored", "listed", "written", "reasoned"]
+"""How the rows of a domain are answered.
+
+``scored``: the likeliest of the options; ``listed``: written, and all possible answers are known (legal moves);
+``written``: freely; ``reasoned``: in several lines of reasoning that end with the label; ``by_row``: known only when
+the domain's method ``options`` has seen the row.
+"""
+
+
+class DomainTraits(NamedTuple):
+    """Traits of a domain's class that a configuration uses before any row is read."""
+
+    defaults: Defaults = MappingProxyType({})
+    """Defaults of the domain; a section's own defaults apply to keys without one."""
+    answering: Answering = "by_row"
+    numbers: tuple[str, ...] = ()
+    """Numbers that labels have beside those of all domains (``curation.label_columns.DOMAIN_NUMBERS``)."""
+    once: JsonView = MappingProxyType({})
+    """Options with which each row is asked once, as in tests."""
+    needs: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    """Capabilities that a run must have (``curation.config.limits.CAPABILITIES``), by the option that needs them."""
+
+    @property
+    def reasons(self) -> bool:
+        """Whether answers are several lines of reasoning that end with the label."""
+        return self.answering == "reasoned"
+
+    @property
+    def generates(self) -> bool:
+        """Whether a model writes the answers itself, as far as is known before a row is read."""
+        return self.answering in ("listed", "written", "reasoned")
+
+    @property
+    def lists_answers(self) -> bool:
+        """Whether the possible answers of a row may be listed (``curation.domains.Domain.candidates``)."""
+        return self.answering in ("by_row", "scored", "listed")
+
+
+def make_greedy_defaults(max_tokens: int, preset: str, *, stop: tuple[str, ...] = ()) -> Defaults:
+    """Return defaults of a domain whose answers and tests are decoded greedily, once."""
+    decoding = {"max_tokens": max_tokens, "temperature": 0.0, "stop": stop}
+    tests = {"decoding": decoding, "num_runs": 1}
+    return MappingProxyType({"teacher": {"decoding": decoding}, "evaluation": tests, "trust": {"preset": preset}})
 
 
 class DomainConfig(Section):
@@ -40,8 +94,22 @@ class DomainConfig(Section):
 
     @property
     def traits(self) -> DomainTraits:
-        """Traits of the domain's class that are used before any row is read."""
-        return find_traits(self.name, self.options)
+        """Traits of the domain's class with these options; ``ValueError`` if its ``defaults`` have the wrong shape."""
+        try:
+            made = load_code(DOMAINS.find(self.name))
+        except ValueError:
+            return DomainTraits(numbers=tuple(DOMAIN_NUMBERS))  # constructing the domain reports the error
+        if not hasattr(made, "traits"):
+            return DomainTraits()  # no domain, as constructing it reports
+        traits: DomainTraits = made.traits(self.options)
+        try:
+            _DEFAULTS.validate_python(traits.defaults)
+        except ValidationError as error:
+            raise ValueError(
+                f"domain: the defaults of {self.name!r} must be a mapping of the sections teacher, evaluation and "
+                f"trust, each a mapping of its keys; found {traits.defaults!r}"
+            ) from error
+        return traits
 
     @property
     def lacks_classes(self) -> bool:

@@ -1,8 +1,8 @@
-"""The one check of what the parts of a run need against what the run has (:data:`CAPABILITIES`).
+"""The check that a run has the capabilities that its parts need (:data:`CAPABILITIES`).
 
-Parts say what they need: an arm, a budget, a feature (``Feature.needs``), an option of a domain
-(``DomainTraits.needs``), a key of the configuration (:func:`_iter_needs`). A need is a capability's name, which may be
-of something: ``state:output_mean``.
+Parts are an arm, a budget, a feature (``Feature.needs``), an option of a domain (``DomainTraits.needs``) or a key of
+the configuration (:func:`_iter_needs`). A need is the name of a capability, some with an argument:
+``state:output_mean``.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -10,8 +10,7 @@ from typing import Any
 
 from curation import label_columns
 from curation.arms import ARMS, FREE, find_fitted
-from curation.config.endpoint import ENDPOINT, find_unsupported
-from curation.config.given import GIVEN, KEYS, READ
+from curation.config.external import COLUMN_KEYS, ENDPOINT, EXTERNAL, GIVEN, find_unsupported
 from curation.config.states import parse
 from curation.config.teacher import DecodingConfig
 from curation.features import active, iter_found
@@ -24,7 +23,7 @@ SCORING = ("transformers", "vllm", "scripted")
 """Backends that score options in pairs, and can subtract baselines from scores."""
 LABELLING = "teacher.decoding"
 ALWAYS = ("splits.", "backend ", "the function ", "trust: ", "selection.budget.")
-"""Starts of the names of parts that every run has, and that can be replaced, but not left out."""
+"""Prefixes of parts that every run has: a message must not propose to leave them out."""
 NUMBERS_ALONE = ("stacked", "fitted_confidence")
 """Fitted trust functions that can read numbers of the labels table alone, without hidden states."""
 
@@ -57,10 +56,10 @@ CAPABILITIES: Mapping[str, tuple[Has, str]] = {
     "split": (lambda run, name: name in run.splits.named(), "{of}, which is not among the splits that are given"),
     "backend": (lambda run, name: run.teacher.backend == name, "teacher.backend: {of}: set that"),
     "teacher": (lambda run, key: getattr(run.teacher, key) is not None, "teacher.{of}: set it"),
-    "labeller": (lambda run, _: run.teacher.backend not in READ, "a model that labels: set teacher.backend to one"),
-    "reading": (lambda run, _: run.teacher.backend in READ, "answers of another: take backend given or endpoint"),
+    "labeller": (lambda run, _: run.teacher.backend not in EXTERNAL, "a model that labels: set teacher.backend to one"),
+    "reading": (lambda run, _: run.teacher.backend in EXTERNAL, "answers of another: take backend given or endpoint"),
     "loaded": (
-        lambda run, _: run.teacher.backend not in READ or run.teacher.reader is not None,
+        lambda run, _: run.teacher.backend not in EXTERNAL or run.teacher.reader is not None,
         "a model that runs here, as hidden states come from no server and no given labels (docs/endpoints.md): label "
         "by one, or set teacher.reader, which reads the answers",
     ),
@@ -74,10 +73,7 @@ CAPABILITIES: Mapping[str, tuple[Has, str]] = {
         "answers; or rank by [{numbers}]",
     ),
     "states": (lambda run, _: run.has_states, "hidden states: let a model of this run label, or read labels"),
-    "state": (
-        lambda run, name: name in run.teacher.states,
-        "the state {of}, not among teacher.states; add it there",
-    ),
+    "state": (lambda run, name: name in run.teacher.states, "the state {of}, not among teacher.states; add it there"),
     "inputs": (lambda run, _: run.trust.inputs, "something to read: set trust.columns: [{numbers}], or trust.states"),
     "numbers": (
         lambda run, _: run.teacher.confidence or run.teacher.reader is not None,
@@ -174,8 +170,8 @@ CAPABILITIES: Mapping[str, tuple[Has, str]] = {
         "inputs state by state, which trust.pca mixes: leave trust.pca out",
     ),
 }
-"""Capabilities that parts of a run may need, by name: a test of the run and of what is needed of it, and words on what
-to have and how to get it, in which ``of`` is what is needed, and ``sources`` and ``numbers`` are those of the run."""
+"""Capabilities by name: whether a run has one, given the need's argument, and the end of the message if it has not,
+with the fix. In the message ``of`` is the argument, and ``sources`` and ``numbers`` are those of the run."""
 
 
 def iter_problems(run: Run) -> Iterator[str]:
@@ -197,7 +193,7 @@ def iter_problems(run: Run) -> Iterator[str]:
 
 
 def _iter_needs(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield each part of a run that needs a capability, by its key or name in words, with the capability."""
+    """Yield the key or name of each part of a run that needs a capability, and the need."""
     teacher, selection, budget, trust = run.teacher, run.selection, run.selection.budget, run.trust
     splits = run.splits.named()
     yield from ((f"splits.{name}.from: {split.source!r}", f"source:{split.source}") for name, split in splits.items())
@@ -275,12 +271,12 @@ def _iter_needs(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _list_key_needs(run: Run) -> list[tuple[bool, str, str]]:
-    """Return the needs of the keys of ``teacher``, by its backend: whether the key is set, the key, the capability."""
+    """Return the needs of keys of ``teacher`` and its backend: whether the key is set, the key, and the need."""
     teacher, backend = run.teacher, run.teacher.backend
     key = {GIVEN: "completion", ENDPOINT: "endpoint"}.get(backend)
     is_asked = key is not None or BACKENDS[backend].weights
     return [
-        *((bool(getattr(teacher, name)), f"teacher.{name}", f"backend:{GIVEN}") for name in KEYS),
+        *((bool(getattr(teacher, name)), f"teacher.{name}", f"backend:{GIVEN}") for name in COLUMN_KEYS),
         (teacher.endpoint is not None, "teacher.endpoint", f"backend:{ENDPOINT}"),
         (run.domain.given_labels != teacher.given, "domain.given_labels", f"backend:{GIVEN}"),
         (is_asked, f"backend {backend}", f"teacher:{key or 'model'}"),

@@ -1,8 +1,8 @@
 """Loading of configurations from YAML: overrides, and errors that name the nearest known key.
 
-A file may build on others (``curation.config.files``). Keys that a file sets and no part of its run reads are refused,
-since who sets a key expects an effect, but not sections of a part that a run leaves out (a student without
-``generations``, tests without a test split), which are read as soon as it is there.
+A file may build on others (``curation.config.files``). A key that a file sets and nothing in its run reads is refused,
+because the user expects an effect. Sections for a part that the run leaves out (a student without ``generations``,
+tests without a test split) are accepted: they are read as soon as the part is added.
 """
 
 import contextlib
@@ -30,12 +30,12 @@ T = TypeVar("T", bound=BaseModel)
 KEPT = "config.yaml"
 """The file in a run directory with the configuration of its last run."""
 FILTERS = "package"
-"""The key that every configuration of a filter has, and none of a run."""
+"""The key that every configuration of a filter has, and that none of a run has."""
 OURS = frozenset({"endpoint", "given", "scripted", "transformers", "vllm"})
-"""Built-in backends, whose keys are known, and which take no ``options``."""
+"""Built-in backends: the keys that they read are known, and they take no ``options``."""
 _ABSENT = object()
 Key = tuple[str, ...]
-"""A key with those of its sections; the name of a function or signal may have dots (``my.module:function``)."""
+"""A key after those of its sections; not a dotted text, since a name such as ``my.module:function`` has dots."""
 
 
 def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
@@ -59,7 +59,7 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
         put_override(further, override, place.resolve().parent)
     config = parse_config(raw, str(path))
     runs = [config]
-    if overrides:  # what one of them leaves without a reader had one in the file
+    if overrides:  # a key of the file that an override leaves unread is no mistake in the file
         with contextlib.suppress(ConfigError):
             runs.append(parse_config(alone))
     refuse_unread(alone, runs, str(path))

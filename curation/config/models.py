@@ -131,12 +131,18 @@ def find_student_section(value: object) -> type[StudentConfig]:
     return found
 
 
-DIVISION = frozenset({"num_workers", "micro_batch_size", "gradient_checkpointing", "sharding"})
-"""Keys of a student's training that divide the rows of a step among workers and passes."""
-
-
 class LmStudentConfig(StudentConfig):
     """A student whose weights, or an adapter on them, are trained by AdamW, by default as in the paper's SFT."""
+
+    RESOURCES: ClassVar[set[str]] = {
+        *TrainSection.RESOURCES,
+        "num_workers",
+        "micro_batch_size",
+        "gradient_checkpointing",
+        "sharding",
+    }
+    """Includes keys that only divide a step among workers and passes: neither the order of rows (``train.stream``) nor
+    draws of answers (``train.rollouts``) depend on them."""
 
     global_batch_size: PositiveInt = 128
     """Rows per optimizer step."""
@@ -194,9 +200,6 @@ class SftConfig(EpochsConfig):
     model from random ones, or from a small base.
     """
 
-    RESOURCES: ClassVar[set[str]] = {*TrainSection.RESOURCES, *DIVISION}
-    """Includes keys that only divide the rows of a step; their order does not depend on them (``train.stream``)."""
-
     PRESETS: ClassVar[Mapping[str, JsonView]] = {
         "paper": {},
         "scratch": {
@@ -218,9 +221,6 @@ class DpoConfig(EpochsConfig):
 
     Preset ``lora``: an adapter on a pretrained base. Preset ``scratch``: all weights of a small model on a CPU.
     """
-
-    RESOURCES: ClassVar[set[str]] = {*TrainSection.RESOURCES, *DIVISION}
-    """Includes keys that only divide the pairs of a step; their order does not depend on them (``train.stream``)."""
 
     PRESETS: ClassVar[Mapping[str, JsonView]] = {
         "lora": {},
@@ -281,9 +281,6 @@ class GrpoConfig(LmStudentConfig):
 
     Preset ``paper``: the table of GRPO hyperparameters. Preset ``scratch``: all weights of a small model on a CPU.
     """
-
-    RESOURCES: ClassVar[set[str]] = {*TrainSection.RESOURCES, *DIVISION}
-    """Includes keys that only divide the answers of a step; draws do not depend on them (``train.rollouts``)."""
 
     PRESETS: ClassVar[Mapping[str, JsonView]] = {
         "paper": {},
@@ -349,7 +346,7 @@ class FurtherStudentConfig(Section):
 
 
 NOT_STUDENTS = ("predecessor", "shallow", "teacher", "base")
-"""Names that no student may have: those of a chain's other lines and of other tested models."""
+"""Names that no student may have, since reports use them for other models and for the baselines of a chain."""
 
 
 class GenerationConfig(Section):

@@ -1,11 +1,12 @@
 """Descriptions of settings that a file leaves to defaults, and warnings about values that cannot work."""
 
+import ipaddress
 import json
 import os
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 from curation.arms import find_fitted
-from curation.config.endpoint import is_loopback
 from curation.config.models import InitConfig
 from curation.config.run import RunConfig
 from curation.config.teacher import DecodingConfig
@@ -64,7 +65,7 @@ def iter_warnings(config: RunConfig) -> Iterator[str]:
                 f"teacher.endpoint.key_env: the environment variable {server.key_env} is not set here; set it where "
                 "the teacher runs, before Ray starts there"
             )
-        if server.key_env is not None and server.url.startswith("http://") and not is_loopback(server.url):
+        if server.key_env is not None and server.url.startswith("http://") and not _is_loopback(server.url):
             yield (
                 f"teacher.endpoint.url: {server.url} is not encrypted, so that the key of {server.key_env} and all "
                 "questions go there as plain text; write https://, or leave key_env out if the server needs no key"
@@ -94,6 +95,14 @@ def iter_warnings(config: RunConfig) -> Iterator[str]:
         yield from _check_length("evaluation.decoding", decoding, splits["test"].name, brief=brief)
     if traits.generates and (smallest := min(filter(None, inits), key=lambda init: init.max_positions, default=None)):
         yield from _check_room("evaluation", decoding, smallest)
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def _check_length(key: str, decoding: DecodingConfig, domain: str, *, brief: bool) -> Iterator[str]:

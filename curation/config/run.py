@@ -5,22 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, create_model, model_validator
 
-from curation.arms import FREE, PAPER_TRUST, REFERENCE_ARM
+from curation.arms import FREE, PAPER_TRUST, REFERENCE_ARM, REFERENCE_GOLD
 from curation.config.base import DISTINCT, Directory, PositiveInt, Price, Section
-from curation.config.endpoint import COUNTS, NUMBERS
 from curation.config.evaluation import EvaluationConfig, JudgeConfig, SignalsConfig
+from curation.config.external import COLUMN_KEYS, COUNTS, EXTERNAL, GIVEN, NUMBERS, as_tuple
 from curation.config.files import merge_mappings
-from curation.config.given import GIVEN, KEYS, READ, as_tuple
 from curation.config.inputs import DomainConfig, RowsConfig
 from curation.config.limits import iter_problems
-from curation.config.models import (
-    GenerationConfig,
-    ModelConfig,
-    SftConfig,
-    StudentConfig,
-    as_student_config,
-)
-from curation.config.selection import GOLD_ARMS, CoreSelection
+from curation.config.models import GenerationConfig, ModelConfig, SftConfig, StudentConfig, as_student_config
+from curation.config.selection import CoreSelection
 from curation.config.teacher import TeacherConfig
 from curation.config.trust import TrustConfig, TuneConfig, with_row
 from curation.features import list_extensions, sections
@@ -52,15 +45,11 @@ class PricesConfig(Section):
     gpu_hour: Price | None = None
     """Price of one GPU for an hour, with its share of the node."""
     cpu_hour: Price | None = None
-    """Price of one CPU for an hour. Of a node's price, give an actor's share by one of the two."""
+    """Price of one CPU for an hour. Give an actor's share of a node's price by one of the two."""
     per_million_prompt_tokens: Price | None = None
     """Price of a million tokens that the first teacher reads. Unset: ``teacher.endpoint.price``, if given."""
     per_million_output_tokens: Price | None = None
     """Price of a million tokens that the first teacher writes."""
-
-
-DEFAULT_SHARES = 4
-"""Default number of shares of the pool in a run with several generations."""
 
 
 class StopConfig(Section):
@@ -172,7 +161,7 @@ class CoreConfig(RowsConfig):
     @property
     def num_shares(self) -> int:
         """Number of shares into which the pool is split; each generation labels one."""
-        return self.chain.shares or (DEFAULT_SHARES if len(self.generations) > 1 else 1)
+        return self.chain.shares or (4 if len(self.generations) > 1 else 1)
 
     def pool_share(self, sizes: Mapping[str, int]) -> int:
         """Return the number of pool rows that a generation labels, given the ``sizes`` of the splits."""
@@ -213,24 +202,22 @@ def fill_sections(value: JsonView) -> Json:
     A section that is not a mapping stays unchanged: validation refuses it later, or it was made in Python.
     """
     filled, default = dict(value), CoreConfig.model_fields["domain"].default
-    teacher, splits, trust = (
-        found if isinstance(found := value.get(name), Mapping) else {} for name in ("teacher", "splits", "trust")
-    )
+    teacher, splits = (found if isinstance(found := value.get(name), Mapping) else {} for name in ("teacher", "splits"))
     server = found if isinstance(found := teacher.get("endpoint"), Mapping) else {}
     backend = teacher.get("backend")
-    is_elsewhere = backend in READ and teacher.get("reader") is None
+    is_elsewhere = backend in EXTERNAL and teacher.get("reader") is None
 
-    # Gold labels bring arms, except where teacher.grade stands for them. Labels that no model here makes bring arms of
-    # given numbers, and no states and free signals that nothing provides.
+    # Gold labels add arms, unless they are grades alone (teacher.grade). Labels from elsewhere add an arm for each
+    # given number; they have no hidden states, and only the free signals that come with them.
     arms: Sequence[str] = CoreSelection.model_fields["arms"].default
     if splits.get("audit") is True and teacher.get("grade") is None:
-        arms = (*arms, *GOLD_ARMS)
+        arms = (*arms, REFERENCE_GOLD, "ground_truth")
     implied: dict[str, Json] = {"selection": {}}
     if is_elsewhere:
         implied |= {"teacher": {"states": ()}, "trust": {"states": ()}}
         arms = [arm for arm in arms if arm not in FREE or (backend != GIVEN and server.get("top_logprobs") != 0)]
     if backend == GIVEN:
-        columns = {key: teacher[key] for key in KEYS if teacher.get(key) is not None}
+        columns = {key: teacher[key] for key in COLUMN_KEYS if teacher.get(key) is not None}
         named = as_tuple(columns.get("confidence", ()))
         numbers = [make_given_column(name) for name in named if isinstance(name, str)]
         arms = list(dict.fromkeys([*arms[:1], *numbers, *arms[1:]]))
@@ -244,46 +231,17 @@ def fill_sections(value: JsonView) -> Json:
                     else source
                     for name, source in sources.items()
                 }
-    elif backend in READ and server.get("kind", "openai") == "openai":
+    elif backend in EXTERNAL and server.get("kind", "openai") == "openai":
         implied["teacher"] = implied.get("teacher", {}) | {"chat_template": True}
-    if backend in READ and isinstance(price := server.get("price"), Mapping):
+    if backend in EXTERNAL and isinstance(price := server.get("price"), Mapping):
         of = {"per_million_prompt_tokens": price.get("input"), "per_million_output_tokens": price.get("output")}
         implied["prices"] = of
     implied["selection"]["arms"] = tuple(arms)
     for section, keys in implied.items():
         if isinstance(own := value.get(section) or {}, Mapping):
             filled[section] = {**keys, **own}
-
-    # The domain's own defaults (curation.domains.Domain). A file that sets evaluation.decoding.temperature: 0 wants a
-    # greedy test: it takes only the length and the stop strings from the domain's sampled test, and one run. A preset
-    # of trust in the file replaces all of the domain's trust defaults.
-    try:
-        domain = DomainConfig.model_validate(filled.get("domain", default))
-    except ValidationError:
-        pass  # refused as such
-    else:
-        for section, values in domain.traits.defaults.items():
-            own = filled.get(section, {})
-            if not isinstance(own, Mapping) or (section == "teacher" and section not in filled):
-                continue
-            values = dict(values)
-            decoding = own.get("decoding")
-            if section == "evaluation" and isinstance(decoding, Mapping) and decoding.get("temperature") == 0:
-                kept = {"max_tokens", "stop"}
-                values["decoding"] = {key: item for key, item in values.get("decoding", {}).items() if key in kept}
-                values.pop("num_runs", None)
-            if under := own if section == "trust" and "preset" in own else merge_mappings(values, own):
-                filled[section] = under
-        if "preset" not in trust and isinstance(filled.get("trust"), Mapping):
-            asked = filled.get("teacher")
-            model = asked.get("model") if isinstance(asked, Mapping) else getattr(asked, "model", None)
-            filled["trust"] = with_row(filled["trust"], model)
-
-    # Recipes of further students are completed by the keys of the section student.
-    common = filled.get("student") or {}
-    common = common.model_dump(mode="json") if isinstance(common, StudentConfig) else common
-    if isinstance(filled.get("generations"), Sequence) and isinstance(common, Mapping):
-        filled["generations"] = [_with_recipes(item, common) for item in filled["generations"]]
+    _fill_domain_defaults(filled)
+    _fill_recipes(filled)
     return filled
 
 
@@ -292,17 +250,53 @@ def _add_columns(domain: object, columns: JsonView) -> Any:
     return {**named, "given_labels": dict(columns)} if isinstance(named, Mapping) else named
 
 
-def _with_recipes(generation: Any, common: JsonView) -> Any:
-    """Return an entry of ``generations`` with further students' recipes completed by the keys of ``common``."""
-    students = generation.get("students") if isinstance(generation, Mapping) else None
-    if not isinstance(students, Mapping):
-        return generation
-    given = {
-        name: {**student, "recipe": {**common, **student["recipe"]}}
-        for name, student in students.items()
-        if isinstance(student, Mapping) and isinstance(student.get("recipe"), Mapping)
-    }
-    return {**generation, "students": {**students, **given}}
+def _fill_domain_defaults(filled: Json) -> None:
+    """Complete sections by the domain's own defaults (``curation.domains.Domain``).
+
+    A file that sets ``evaluation.decoding.temperature: 0`` wants a greedy test: it takes only the length and the stop
+    strings from the domain's sampled test, and one run. A preset of ``trust`` in the file replaces all of the domain's
+    trust defaults.
+    """
+    try:
+        domain = DomainConfig.model_validate(filled.get("domain", CoreConfig.model_fields["domain"].default))
+    except ValidationError:
+        return  # validation refuses it later
+    trust = filled.get("trust")
+    has_preset = isinstance(trust, Mapping) and "preset" in trust
+    for section, values in domain.traits.defaults.items():
+        own = filled.get(section, {})
+        if not isinstance(own, Mapping) or (section == "teacher" and section not in filled):
+            continue
+        values = dict(values)
+        decoding = own.get("decoding")
+        if section == "evaluation" and isinstance(decoding, Mapping) and decoding.get("temperature") == 0:
+            kept = {"max_tokens", "stop"}
+            values["decoding"] = {key: item for key, item in values.get("decoding", {}).items() if key in kept}
+            values.pop("num_runs", None)
+        if merged := own if section == "trust" and has_preset else merge_mappings(values, own):
+            filled[section] = merged
+    if not has_preset and isinstance(filled.get("trust"), Mapping):
+        teacher = filled.get("teacher")
+        model = teacher.get("model") if isinstance(teacher, Mapping) else getattr(teacher, "model", None)
+        filled["trust"] = with_row(filled["trust"], model)
+
+
+def _fill_recipes(filled: Json) -> None:
+    """Complete the recipes of further students by the keys of the section ``student``."""
+    common = filled.get("student") or {}
+    common = common.model_dump(mode="json") if isinstance(common, StudentConfig) else common
+    if not isinstance(filled.get("generations"), Sequence) or not isinstance(common, Mapping):
+        return
+    filled["generations"] = generations = list(filled["generations"])
+    for place, generation in enumerate(generations):
+        students = generation.get("students") if isinstance(generation, Mapping) else None
+        if isinstance(students, Mapping):
+            completed = {
+                name: {**student, "recipe": {**common, **student["recipe"]}}
+                for name, student in students.items()
+                if isinstance(student, Mapping) and isinstance(student.get("recipe"), Mapping)
+            }
+            generations[place] = {**generation, "students": {**students, **completed}}
 
 
 if TYPE_CHECKING:

@@ -5,13 +5,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from curation.arms import ARMS, REFERENCE_ARM, REFERENCE_GOLD, Signal
+from curation.arms import ARMS, REFERENCE_ARM, Signal
 from curation.config.base import DISTINCT, PositiveInt, Section, Share
 from curation.json_types import Json
 from curation.registry import BUDGETS, Budget
 
-GOLD_ARMS = (REFERENCE_GOLD, "ground_truth")
-"""Arms added to the default arms in a run with an audit set."""
 CUTS = ("risk", "threshold")
 """Budgets that take all rows above a cut, so that classes cannot have places of their own."""
 
@@ -63,8 +61,8 @@ class BudgetConfig(Section):
     """Maximum number of rows under ``oracle``."""
     fit_purity: bool | str = False
     """floor(purity of the reference arm x right weak labels in the pool) (paper, quantitative reasoning); needs the
-    audit set. ``true`` or ``source`` takes the purity on the fit set, a probe's name (``splits.probes``) that on its
-    held-out rows: the paper says "on its training set", and calibrates on another one, MATH's test split."""
+    audit set. ``true`` or ``source`` takes the purity on the fit set; the name of a probe (``splits.probes``), that on
+    its held-out rows. The paper says "on its training set", but calibrates on MATH's test split."""
     threshold: Annotated[float, Field(ge=0, le=1)] | None = None
     """The number of rows whose trust in the reference arm is at least this."""
     risk: ClassRiskConfig | None = None
@@ -151,9 +149,9 @@ class BudgetConfig(Section):
 
 
 class GoldRolloutsConfig(Section):
-    """Rollouts that gold arms train on if the weak arms train on whole rollouts (hardly any of them a bare answer).
+    """Rollouts that gold arms train on if the weak arms train on rollouts, with reasoning before the answer.
 
-    If gold arms trained on bare answers then, recovery would measure the format. If weak completions are bare answers,
+    Gold arms that trained on bare answers would make recovery measure the format. If weak completions are bare answers,
     or chosen options, gold arms train on the same, and this section has no effect.
     """
 

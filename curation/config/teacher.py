@@ -6,17 +6,18 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, SerializeAsAny, StrictBool, field_validator
 
-from curation.config import endpoint as endpoints
-from curation.config import given
-from curation.config.base import (
-    DISTINCT,
-    AcceleratorType,
-    NotNegative,
-    PositiveInt,
-    Section,
-    make_ray_resources,
+from curation.config.base import DISTINCT, AcceleratorType, NotNegative, PositiveInt, Section, make_ray_resources
+from curation.config.external import (
+    EXTERNAL,
+    GIVEN,
+    PAID,
+    Column,
+    Columns,
+    EndpointConfig,
+    GivenConfig,
+    ReaderConfig,
+    ServedConfig,
 )
-from curation.config.endpoint import EndpointConfig, ServedConfig
 from curation.config.models import ADAPTER_MEND, ModelConfig, SftConfig
 from curation.config.states import check_state, find_depth_problem
 from curation.json_types import Json, JsonView
@@ -34,7 +35,7 @@ BackendName = Annotated[str, AfterValidator(_check_backend)]
 class DecodingConfig(Section):
     """Settings by which a completion is drawn, or an option is chosen.
 
-    Unset keys of ``teacher`` and ``evaluation`` take the domain's defaults (``curation.config.defaults``).
+    Unset keys of ``teacher`` and ``evaluation`` take the domain's defaults (docs/method.md).
     """
 
     max_tokens: PositiveInt = 8
@@ -67,13 +68,6 @@ class DecodingConfig(Section):
                 f"constrained: scored takes the likeliest answer and draws none, but temperature is "
                 f"{self.temperature:g}; set temperature: 0, or constrained: stepwise"
             )
-
-
-CHUNK_SECONDS = 30.0
-ChunkSeconds = Annotated[float, Field(gt=0)]
-"""Target duration of a chunk, in seconds."""
-FIRST_CHUNK_ROWS = 32
-"""Maximum number of rows of the first chunks of a pass."""
 
 
 class ActorsConfig(Section):
@@ -112,8 +106,8 @@ class ActorsConfig(Section):
     max_row_retries: Annotated[int, Field(ge=0)] = 1
     """How often a row is retried after a process died on it alone, before it becomes an error row (``poison``)."""
     hang_seconds: Annotated[float, Field(gt=0)] = 7200
-    """Seconds without a row from a working model, or of a frozen process, after which the actor is ended for Ray to
-    restart it; set more than the longest answers take. vLLM is watched more closely (``vllm.hang_seconds``)."""
+    """After this many seconds without a finished row, or with a frozen process, an actor is ended, and Ray restarts it;
+    set more than the longest answer takes. vLLM is watched more closely (``vllm.hang_seconds``)."""
 
     @property
     def each(self) -> dict[str, float]:
@@ -223,7 +217,7 @@ class PassConfig(Section):
 
     batch_tokens: PositiveInt = 8192
     """Maximum number of tokens in one forward batch, counting padded prompts and answers."""
-    chunk_seconds: ChunkSeconds = CHUNK_SECONDS
+    chunk_seconds: Annotated[float, Field(gt=0)] = 30.0
     """Target seconds of an actor's work on a chunk, the unit of commits and of loss in a crash. The first chunks are
     small, later ones are sized by the measured speed. A model that answers rows concurrently (an engine, a server) has
     chunks that fill it, however long they take, and their finished rows are committed at this interval."""
@@ -269,7 +263,7 @@ class AskConfig(PassConfig, AnswersConfig):
         """Return these settings with a server's paid answers kept in a folder of ``directory``."""
         if self.endpoint is None:
             return self
-        kept = {"paid": f"{directory}/{endpoints.PAID}"}
+        kept = {"paid": f"{directory}/{PAID}"}
         return self.model_copy(update={"endpoint": self.endpoint.model_copy(update=kept)})
 
     def of_weights(self, *, chat_template: bool) -> Self:
@@ -284,24 +278,24 @@ class AskConfig(PassConfig, AnswersConfig):
 
     @property
     def first_chunk_rows(self) -> int:
-        """Number of rows of the first chunks, before the time per row is known."""
-        return min(self.chunk_rows, FIRST_CHUNK_ROWS) if math.isfinite(self.chunk_seconds) else self.chunk_rows
+        """Number of rows of the first chunks, at most 32 before the time per row is known."""
+        return min(self.chunk_rows, 32) if math.isfinite(self.chunk_seconds) else self.chunk_rows
 
 
 class TeacherConfig(AskConfig):
     """The weak teacher of the first generation and how every teacher labels."""
 
     model: ModelConfig | None = None
-    completion: given.Column | None = None
+    completion: Column | None = None
     """With ``backend: given``: the source column of the labels made elsewhere. Each is read as a teacher's completion,
     or as a label alone."""
-    grade: given.Column | None = None
+    grade: Column | None = None
     """With ``backend: given``: a column that says whether a row's label is right (1, 0, true, false), in place of a
     gold label. A row where it is empty, or a file without the column, needs a gold label."""
-    confidence: given.Columns = ()
+    confidence: Columns = ()
     """With ``backend: given``: a column, or a list of columns, with a number for each label; larger is surer. Trust
     reads the numbers, and each column is an arm ``given_<column>``. An empty cell is a missing number."""
-    reader: given.ReaderConfig | None = None
+    reader: ReaderConfig | None = None
     """With ``backend: given`` or ``endpoint``: a model that reads prompt and answer once, for hidden states of labels
     made elsewhere (docs/data-forms.md) and of a server's answers (docs/endpoints.md)."""
     adapt: SftConfig | None = None
@@ -354,16 +348,16 @@ class TeacherConfig(AskConfig):
         return self.model if self.reader is None else self.reader.model
 
     @property
-    def given(self) -> given.GivenConfig | None:
+    def given(self) -> GivenConfig | None:
         """The columns of labels made elsewhere; ``None`` if a model labels."""
-        if self.backend != given.GIVEN or self.completion is None:
+        if self.backend != GIVEN or self.completion is None:
             return None
-        return given.GivenConfig(completion=self.completion, grade=self.grade, confidence=self.confidence)
+        return GivenConfig(completion=self.completion, grade=self.grade, confidence=self.confidence)
 
     def _iter_problems(self) -> Iterator[str]:
         if self.adapt is not None and self.model is not None and self.model.adapter is not None:
             yield f"adapt: {ADAPTER_MEND}"
-        if not self.states and self.backend not in given.READ:
+        if not self.states and self.backend not in EXTERNAL:
             yield "states must name at least one position"
         ranks, num_gpus = self.vllm.engine.get("tensor_parallel_size", 1), self.actors.num_gpus
         if num_gpus and ranks not in (1, num_gpus):

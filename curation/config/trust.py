@@ -21,15 +21,11 @@ def _check_fitted(name: str) -> str:
 
 
 Number = Literal[LabelNumber, "token_logprobs", DomainNumber]
-"""Numbers of a label (``schemas.make_completions_schema``), the last of some domains alone."""
-
-
+"""Numbers of a label (``schemas.make_completions_schema``); the last one only some domains have."""
 AnyNumber = Annotated[
     Number, WrapValidator(lambda value, other: value if isinstance(value, str) and is_given(value) else other(value))
 ]
 """A number of every labels table, or one that came with labels made elsewhere (``given_<column>``)."""
-
-
 Preset = Literal["world_knowledge", "world_knowledge_qwen3", "quantitative_reasoning", "strategy_games"]
 DEFAULT_ROW: Preset = "strategy_games"
 PAPER: JsonView = {"states": ("output_last",), "fit_on": "all", "standardise": False, "calibration": "none"}
@@ -40,13 +36,13 @@ fitted by these, its row and the section's resources, and reads no other key."""
 class TrustConfig(TrainSection):
     """The trust function and its fit.
 
-    The default, ``stacked``, is ours (``curation.trust.stacked``); its own settings stand under ``options.stacked``.
+    The default, ``stacked``, is ours (``curation.trust.stacked``); its own settings are under ``options.stacked``.
     The paper's is ``kind: ntf`` (section "Neural Trust Functions"): its network on the raw state of the last answer
     token, fitted on all rows of the source, with the bare sigmoid and the row of its table of NTF architectures for
     domain and teacher. ``neural`` is the same network with our additions: fitting on parsed labels alone (``fit_on``),
     standardised inputs (``standardise``), calibration (``calibration``). Both stop early on validation AUC
     (``patience``): the paper does not give its number of steps, nor stochastic depth, expansion and batch size. Keys
-    that a file sets go before those of ``ntf``; a key that the kind does not read is refused.
+    that a file sets override the defaults of ``ntf``; a key that the kind does not read is refused.
     """
 
     PRESETS: ClassVar[Mapping[str, JsonView]] = {
@@ -70,7 +66,7 @@ class TrustConfig(TrainSection):
     search: bool = False
     """Whether to search for the trust function as ``tune`` says, and rank the ``trust`` arm by the result."""
     preset: Preset = DEFAULT_ROW
-    """A row of the paper's table of NTF architectures. Unset: that of the run's domain (``curation.config.defaults``)
+    """A row of the paper's table of NTF architectures. Unset: that of the run's domain (docs/method.md)
     and, for ``ntf``, of its teacher; this value if the domain has none."""
     states: tuple[Annotated[str, AfterValidator(check_state)], ...] = ("output_last",)
     """Names among ``teacher.states``."""
@@ -137,18 +133,19 @@ class TrustConfig(TrainSection):
 
 ROW_KEYS = frozenset({"fit_on", "source_share", "validation_fraction"})
 """Keys that decide which part of a fit a source row belongs to."""
-READ_BY_ALL = frozenset({"states", "columns", "pca"})
-"""Further keys that every fit reads, except ``pca`` if the fit reads state by state."""
 
 
 def find_read_keys(fitted: Fitted) -> frozenset[str]:
     """Return the keys of the section ``trust`` that change the result of a fit."""
     network = TrustConfig.model_fields.keys() - TrustConfig.RESOURCES - {"kind", "search", "options", "preset"}
-    own = {*READ_BY_ALL, *ROW_KEYS, *(network if fitted.reads is None else fitted.reads)}
-    own |= {"calibration"} if fitted.fit is None else set()  # train.trust calibrates what is fitted there
-    own -= {"pca"} if fitted.by_state else set()
-    has_presets = any(own & values.keys() for values in TrustConfig.PRESETS.values())
-    return frozenset(own | ({"preset"} if has_presets else set()))
+    own = {"states", "columns", *ROW_KEYS, *(network if fitted.reads is None else fitted.reads), "pca"}
+    if fitted.by_state:
+        own.remove("pca")
+    if fitted.fit is None:
+        own.add("calibration")  # train.trust calibrates what is fitted there
+    if any(own & values.keys() for values in TrustConfig.PRESETS.values()):
+        own.add("preset")
+    return frozenset(own)
 
 
 def with_row(trust: JsonView, model: object) -> Json:

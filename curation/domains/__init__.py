@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 
 import pyarrow as pa
 
 from curation.config import DomainConfig
-from curation.config.defaults import GENERIC, Answering, Defaults, DomainTraits
+from curation.config.inputs import Answering, Defaults, DomainTraits
 from curation.domains.identity import Identity as Identity
 from curation.domains.identity import plain_identity as plain_identity
 from curation.errors import ConfigError, RowError
@@ -62,10 +63,10 @@ class Domain:
     """The domain's name in messages and reports; by default the class's name in lower case."""
     columns: pa.Schema = pa.schema([("text", pa.string())])
     """The domain's own columns in source, pool and test tables; by default ``text``."""
-    defaults: ClassVar[Defaults] = GENERIC
+    defaults: ClassVar[Defaults] = MappingProxyType({})
     """Defaults for the run's decoding, tests and trust function, by section and key."""
     answering: ClassVar[Answering] = "by_row"
-    """The way rows are answered, as far as it is known before one is read (``curation.config.defaults``)."""
+    """The way rows are answered, as far as it is known before one is read (``curation.config.inputs.Answering``)."""
     head: str = ""
     """The prompt's first paragraph, before demonstrations; may be empty."""
     in_pairs: bool = False
@@ -221,7 +222,7 @@ def get_domain(config: DomainConfig) -> Domain:
         made = load_code(DOMAINS.find(name))
     except ValueError as error:
         raise ConfigError(f"domain: {error}") from error
-    if not (isinstance(made, type) and issubclass(made, Domain)):  # before anything of it is called
+    if not (isinstance(made, type) and issubclass(made, Domain)):  # checked before any of its code is called
         raise ConfigError(
             f"domain: {name!r} is not a domain: it does not derive from curation.domains.Domain (docs/extending.md)"
         )
@@ -241,9 +242,9 @@ def get_domain(config: DomainConfig) -> Domain:
                 )
     if config.given_labels is None:
         return domain
-    from curation.domains.given import wrap_domain  # it reads this module
+    from curation.domains.given import GivenLabels  # it reads this module
 
-    return wrap_domain(domain, config.given_labels)
+    return cast(Domain, GivenLabels(domain, config.given_labels))
 
 
 def get_position_function(domain: Domain) -> Callable[[Example], str] | None:
@@ -281,7 +282,7 @@ def read_cell_text(value: Any, name: str = "a value") -> str:
 
     Messages have role and content, as in chat data sets and TRL's ``messages``.
     """
-    # CSV has them in JSON, or as Python writes them.
+    # In CSV, messages are JSON or Python literals.
     is_text = isinstance(value, str) and value.lstrip().startswith("[{")
     turns = (parse_list(value) or []) if is_text else value if isinstance(value, list | tuple) else []
     lines = [line for line in map(_format_turn, turns) if line is not None]
@@ -316,5 +317,5 @@ def attempt(function: Callable[..., T], *arguments: object) -> tuple[T | None, s
     try:
         return function(*arguments), ""
     except (Exception, SystemExit) as error:
-        is_told = isinstance(error, RowError) and error.has_kind
-        return None, format_error(error if is_told else RowError(f"domain_failed: {type(error).__name__}: {error}"))
+        is_expected = isinstance(error, RowError) and error.has_kind
+        return None, format_error(error if is_expected else RowError(f"domain_failed: {type(error).__name__}: {error}"))

@@ -14,7 +14,7 @@ from typing import Any
 import chess
 import pyarrow as pa
 
-from curation.config.defaults import make_greedy_defaults
+from curation.config.inputs import make_greedy_defaults
 from curation.domains import Domain, Example, Identity, Vocabulary
 from curation.errors import RowError
 from curation.escaping import quote_text
@@ -103,7 +103,7 @@ class Chess(Domain):
             is_uci = re.fullmatch(r"[a-h][1-8][a-h][1-8][qrbn]?", word.lower())
             move = board.parse_uci(word.lower()) if is_uci else board.parse_san(word)
             return move.uci() if move else None  # python-chess reads a pass as the null move
-        except ValueError:  # python-chess derives illegal, ambiguous and unreadable moves from it
+        except ValueError:  # the base of python-chess's errors for illegal, ambiguous and unreadable moves
             return None
 
     def difficulty(self, example: Example) -> float | None:

@@ -25,7 +25,7 @@ from curation.config import DomainConfig
 from curation.domains import attempt, get_domain
 from curation.domains.given import RIGHT, WRONG
 from curation.domains.grading import Graded, read_grades
-from curation.domains.label_sets import LabelSets
+from curation.domains.label_sets import LabelSets, split_names
 from curation.metrics import compute_proportion
 from curation.refs import TableRef
 from curation.tables import io, scans
@@ -37,7 +37,7 @@ def make_held_mask(labels: pa.Array, sets: LabelSets) -> Bools:
     encoded = labels.dictionary_encode()
     held_MC = np.zeros((len(encoded.dictionary) + 1, len(place_of) + 1), dtype=np.bool_)
     for row, text in enumerate(encoded.dictionary.to_pylist()):
-        names, _ = attempt(sets.names, text)
+        names, _ = attempt(split_names, text)
         if names is not None and {*names} <= place_of.keys():
             held_MC[row, [place_of[name] for name in names] or [-1]] = True
     row_N = pc.fill_null(encoded.indices, len(encoded.dictionary)).to_numpy(zero_copy_only=False)

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from curation.config.base import check_arguments
-from curation.config.defaults import DomainTraits, make_greedy_defaults
+from curation.config.inputs import DomainTraits, make_greedy_defaults
 from curation.domains import Domain, Example, read_cell_text, to_one_line
-from curation.domains.identity import describe_code_points, look
+from curation.domains.identity import describe_code_points, fold_lookalikes
 from curation.domains.label_sets import MOST_NAMED, LabelSets, make_class_error, split_names
 from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
@@ -76,8 +76,8 @@ class Classification(Domain):
                     f"classes: {what}{pair[0]!r} and {pair[1]!r} are the same but for {apart}; write them in one way "
                     "in the files, or rename one"
                 )
-        self._by_look = {look(name): name for name in self._words}
-        self._words_by_look = {look(words): name for words, name in self._label_of.items()}
+        self._by_folded = {fold_lookalikes(name): name for name in self._words}
+        self._words_by_folded = {fold_lookalikes(words): name for words, name in self._label_of.items()}
         self._template = Template(text, key="domain.text") if isinstance(text, str) and "{{" in text else None
         if self._template is not None and label in self._template.columns:
             raise ConfigError(
@@ -126,7 +126,7 @@ class Classification(Domain):
         label = to_one_line(value)
         if label in self._words:
             return label
-        if (known := self._by_look.get(look(label))) is not None:
+        if (known := self._by_folded.get(fold_lookalikes(label))) is not None:
             return known
         raise make_class_error(quote_text(label), label, self._words)
 
@@ -167,7 +167,7 @@ class Classification(Domain):
         if self.label_sets is not None:
             return self.label_sets.parse(completion)
         words = " ".join(completion.split())
-        return self._label_of.get(words) or self._words_by_look.get(look(words))
+        return self._label_of.get(words) or self._words_by_folded.get(fold_lookalikes(words))
 
 
 def parse_labels(value: object, options: Mapping[str, Any]) -> set[str]:
@@ -187,7 +187,7 @@ def _find_alike(texts: Iterable[object]) -> tuple[Any, Any] | None:
     """Return the first two texts that are equal but for case, white space and characters that look alike."""
     first: dict[str, Any] = {}
     for text in texts:
-        key = look(to_one_line(text)).casefold()
+        key = fold_lookalikes(to_one_line(text)).casefold()
         if key in first:
             return first[key], text
         first[key] = text

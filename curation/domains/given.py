@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import pyarrow as pa
 
 from curation.config import DecodingConfig
-from curation.config.given import GivenConfig
+from curation.config.external import GivenConfig
 from curation.domains import Domain, Example, attempt, format_cell
 from curation.errors import ConfigError, RowError
 from curation.escaping import quote_text
@@ -58,26 +58,26 @@ def choose_gold_source(weak: Format, wanted: GoldWanted, *, num_gold: int, num_s
     return "solution" if wanted == "solutions" else "sample"
 
 
-class _Around:
-    """A wrapper that takes from its domain what it does not define itself."""
+class _DomainWrapper:
+    """A wrapper of a domain, to which it delegates all members that it does not define."""
 
     _domain: Domain
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            if name in ("_domain", "_given"):  # asked for before they are set: of a copy
+            if name in ("_domain", "_given"):  # a copy looks them up before it has them
                 raise AttributeError(name)
             return getattr(self._domain, name)
 
 
-class Constrained(_Around):
+class Constrained(_DomainWrapper):
     """A domain with its ``candidates`` as options."""
 
     def __init__(self, domain: Domain, *, stepwise: bool) -> None:
         self._domain = domain
         self.stepwise = stepwise
-        """Whether answers are drawn token by token instead of scored."""
+        """Whether answers are drawn token by token instead of scored as a whole."""
 
     def options(self, example: Example) -> tuple[str, ...] | None:
         """Return the possible answers of a row, or ``None`` if the domain does not list them."""
@@ -92,13 +92,15 @@ def as_asked(domain: Domain, decoding: DecodingConfig) -> Domain:
 
 
 RIGHT, WRONG = "grade: right", "grade: wrong"
-"""Gold labels of graded rows, which say whether the given label is right, but not which one is."""
+"""Gold labels of graded rows: they say whether the given label is right, not what the right one is."""
 GRADES = {"1": RIGHT, "true": RIGHT, "0": WRONG, "false": WRONG}
 """Values of a grade column in lower case, and their gold labels."""
 
 
-class GivenLabels(_Around):
+class GivenLabels(_DomainWrapper):
     """A wrapper of a domain that also reads the columns with labels made elsewhere.
+
+    ``ConfigError`` if the domain has a column with the name of one that the wrapper adds.
 
     The domain may have two methods: ``unordered`` returns the domain for rows whose answers are shown in the order of
     their columns; ``restated`` turns a text that it cannot parse into a completion with the same answer, or None.
@@ -194,11 +196,6 @@ class GivenLabels(_Around):
         labels = self._domain.closed_labels() or ()
         words = {label: attempt(self._domain.answer, label, {})[0] or label for label in labels}
         return {" ".join(text.split()).casefold(): label for label in labels for text in (words[label], label)}
-
-
-def wrap_domain(domain: Domain, given: GivenConfig | None) -> Domain:
-    """Return the domain, wrapped if labels were made elsewhere; ``ConfigError`` if it has a column of an added name."""
-    return domain if given is None else cast(Domain, GivenLabels(domain, given))
 
 
 def get_given_completion(domain: Domain, example: Example) -> str | None:

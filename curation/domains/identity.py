@@ -23,7 +23,7 @@ _INVISIBLE = dict.fromkeys(
         *(*range(0x2060, 0x2070), *range(0xFE00, 0xFE10), 0xFEFF),
     ]
 )
-"""Soft hyphens, joiners, fillers, spaces without width, marks of direction, and selectors of a sign's variant."""
+"""Soft hyphens, joiners, fillers, zero-width spaces, direction marks and variation selectors."""
 _DASHES = dict.fromkeys([*range(0x2010, 0x2016), 0x2212], "-")
 _QUOTES = dict.fromkeys([*range(0x2018, 0x201C), 0x2032], "'") | dict.fromkeys(map(ord, "“”„«»"), " ")
 _CONFUSABLE = str.maketrans(
@@ -98,8 +98,8 @@ def plain_identity(text: str, options: Sequence[str] = ()) -> Identity:
     return Identity(normalise_prose(text), parts)
 
 
-def look(text: str) -> str:
-    """Return a short text as it looks: equal for texts that differ in Unicode form, unseen signs or confusables."""
+def fold_lookalikes(text: str) -> str:
+    """Return a form of a short text that is equal for texts that look alike, by confusables and invisible signs too."""
     return " ".join(normalise_unicode(text).translate(_CONFUSABLE).translate(_QUOTES).split())
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from curation.domains import format_cell, parse_list, to_one_line
-from curation.domains.identity import look
+from curation.domains.identity import fold_lookalikes
 from curation.errors import ConfigError, RowError
 from curation.escaping import quote_text
 
@@ -67,12 +67,12 @@ class LabelSets:
         self._words = words
         self.classes, self.empty = tuple(words), EMPTY
         """The classes, in order, and the label of a row without classes."""
-        self._by_look = {look(name): name for name in words}
+        self._by_folded = {fold_lookalikes(name): name for name in words}
 
     def label_of(self, value: object) -> str:
         """Return the set in a cell as a text; ``RowError`` of a label that is no class, empty, or there twice."""
         found = split_names(value)
-        names = [name if name in self._words else self._by_look.get(look(name), name) for name in found]
+        names = [name if name in self._words else self._by_folded.get(fold_lookalikes(name), name) for name in found]
         for place, name in enumerate(names):
             if name not in self._words:
                 note = f"; the separator is {SEPARATOR!r}"
@@ -84,10 +84,6 @@ class LabelSets:
     def _join_names(self, names: Collection[str]) -> str:
         return f"{SEPARATOR} ".join(name for name in self._words if name in names) or EMPTY
 
-    def names(self, label: str) -> list[str]:
-        """Return the classes of a set, given as its label."""
-        return split_names(label)
-
     def options(self) -> tuple[str, ...]:
         """Return yes and no for each class in turn, each a line after the prompt."""
         return tuple(self._format_line(name, word) for name in self._words for word in ("yes", "no"))
@@ -97,15 +93,15 @@ class LabelSets:
 
     def answer(self, label: str) -> str:
         """Return the answers that state a set: a line for each class."""
-        names = self.names(label)
+        names = split_names(label)
         return "".join(self._format_line(name, "yes" if name in names else "no") for name in self._words)
 
     def parse(self, completion: str) -> str | None:
         """Return the set that a line for each class states, in any order; ``None`` if a class has no line, or two."""
-        lines = [look(line) for line in completion.strip().split("\n")]
+        lines = [fold_lookalikes(line) for line in completion.strip().split("\n")]
         if len(lines) != len(self._words):
             return None
         stated = set(lines)
-        yes = {name for name in self._words if look(self._format_line(name, "yes")) in stated}
-        no = {name for name in self._words if look(self._format_line(name, "no")) in stated}
+        yes = {name for name in self._words if fold_lookalikes(self._format_line(name, "yes")) in stated}
+        no = {name for name in self._words if fold_lookalikes(self._format_line(name, "no")) in stated}
         return self._join_names(yes) if yes | no == set(self._words) and not yes & no else None

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from curation.config.base import check_arguments
-from curation.config.defaults import Defaults
+from curation.config.inputs import Defaults
 from curation.domains import Domain, Example, Identity, attempt, format_cell
 from curation.domains.equivalence.latex import strip_markdown
 from curation.domains.equivalence.process import compare

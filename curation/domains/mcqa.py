@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 
 from curation.config.base import check_arguments
-from curation.config.defaults import DomainTraits, make_greedy_defaults
+from curation.config.inputs import DomainTraits, make_greedy_defaults
 from curation.domains import Domain, Example, attempt, format_cell, to_one_line
 from curation.domains.identity import Identity, normalise_unicode, plain_identity
 from curation.errors import ConfigError, RowError
@@ -53,13 +53,12 @@ class ChoiceRow(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The answer as a text; ``RowError`` if it is none."""
+        """The answer as a text; ``RowError`` if it cannot be one."""
         return format_cell(self.key)
 
 
 READINGS = ("column", "letter", "text", "number_from_0", "number_from_1")
 """Ways to read an answer; ``column`` is by a column's name, or the number or letter at its end."""
-_FROM = ("number_from_0", "number_from_1")
 
 
 def read_answer(row: ChoiceRow, reading: str) -> int | None:
@@ -81,7 +80,7 @@ def read_answer(row: ChoiceRow, reading: str) -> int | None:
                 return choices.index(wanted)
     elif reading == "letter" and letter:
         place = LETTERS.index(letter[1].upper())
-    elif reading in _FROM and integer:
+    elif reading.startswith("number_from_") and integer:
         place = int(integer[1]) - int(reading[-1])
     return place if 0 <= place < len(row.choices) else None
 

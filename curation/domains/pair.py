@@ -15,8 +15,8 @@ from typing import Literal, Self
 import pyarrow as pa
 
 from curation.config.base import check_arguments
-from curation.config.defaults import DomainTraits, make_greedy_defaults
-from curation.config.given import Column
+from curation.config.external import Column
+from curation.config.inputs import DomainTraits, make_greedy_defaults
 from curation.domains import Domain, Example, Identity, Preference, format_cell, plain_identity
 from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
@@ -61,7 +61,7 @@ class AnswerPair(Domain):
         """Return the traits of the domain, whose labels have no ``order_agreement`` if one order is asked."""
         is_once = options.get("both_orders") is False or options.get("by") == "likelihood"
         numbers = () if is_once else (ORDER_AGREEMENT,)
-        once = {"both_orders": False} if cls is AnswerPair else {}  # a class of your own need not take the option
+        once = {"both_orders": False} if cls is AnswerPair else {}  # a subclass need not take the option
         return super().traits(options)._replace(numbers=numbers, once=once)
 
     @check_arguments

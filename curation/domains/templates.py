@@ -1,9 +1,9 @@
 """Jinja templates over a row's columns, in a sandbox whose work is bounded.
 
 The language is a small part of Jinja's: output, ``if``, ``for``, comparisons and tests, items, attributes and slices of
-columns, and the filters of :data:`FILTERS`. It computes nothing and calls nothing, so only filters and loops make work:
-a text grows no longer than ``MOST_CHARACTERS``, and a row makes no more than ``MOST_WORK`` characters in all. Anything
-else is refused when the template is made. A template may be a stranger's, as a trust package brings one.
+columns, and the filters of :data:`FILTERS`. There is no arithmetic and no call, so only filters and loops make work: a
+text has at most ``MOST_CHARACTERS``, and a row makes at most ``MOST_WORK`` characters in all. Anything else is refused
+when the template is made. Templates may be untrusted: a trust package brings one.
 """
 
 import json
@@ -50,7 +50,7 @@ budget = WorkBudget()
 
 
 def _to_text(value: object) -> str:
-    """Return a value that a template may write; lists and objects would appear in Python syntax, except in messages."""
+    """Return the text of a value; ``RowError`` of a missing one, and of lists and objects other than chat messages."""
     if value is None:
         raise RowError("null_field: the template writes a value that is missing in this row")
     if not isinstance(value, Iterable) or isinstance(value, str | jinja2.Undefined):
@@ -111,7 +111,7 @@ def _filter_bounded(function: Callable[..., Any], of_text: bool, value: object, 
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox with the filters that are named, without functions, and without methods of values."""
+    """Jinja's sandbox with :data:`FILTERS` alone: no functions, and no methods of values."""
 
     def __init__(self) -> None:
         super().__init__(undefined=jinja2.StrictUndefined, finalize=_to_text, autoescape=False)

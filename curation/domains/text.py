@@ -18,8 +18,8 @@ import pyarrow as pa
 from pydantic import Field
 
 from curation.config.base import check_arguments
-from curation.config.defaults import make_greedy_defaults
-from curation.config.given import Column
+from curation.config.external import Column
+from curation.config.inputs import make_greedy_defaults
 from curation.domains import Domain, Example, format_cell
 from curation.domains.checks.command import REMOVED, CommandCheck
 from curation.domains.identity import normalise_prose

@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from curation import report
 from curation.cluster.versions import find_versions
 from curation.config import RunConfig
-from curation.config.endpoint import PAID
+from curation.config.external import PAID
 from curation.config.resolved import iter_warnings
 from curation.domains import get_domain
 from curation.errors import ConfigError, RunFailedError

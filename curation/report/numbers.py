@@ -7,7 +7,7 @@ import numpy as np
 
 from curation.arms import ARMS, REFERENCE_ARM, free_of
 from curation.arrays import Int64s
-from curation.config.given import GIVEN
+from curation.config.external import GIVEN
 from curation.domains.grading import read_grades_among
 from curation.features import features, list_divisions
 from curation.hashing import derive

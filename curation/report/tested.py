@@ -24,9 +24,8 @@ from curation import metrics
 from curation.arms import ARMS
 from curation.arrays import Bools, Int64s
 from curation.config import DecodingConfig, DomainConfig
-from curation.config.defaults import find_traits
 from curation.config.evaluation import MAIN, EvaluationConfig
-from curation.config.given import GIVEN
+from curation.config.external import GIVEN
 from curation.domains.grading import Graded, read_grades
 from curation.json_types import Json, JsonView
 from curation.metrics.estimates import NO_ROWS, NORMAL_QUANTILE
@@ -231,7 +230,7 @@ def describe_asking(config: JsonView, section: str) -> str:
     """Return how a run's ``teacher`` or ``evaluation`` asks for answers, in words; options are always scored."""
     decoding = DecodingConfig.model_validate(config.get(section, {}).get("decoding", {}))
     domain = read_domain(config)
-    scored = domain.name not in [*DOMAINS] or find_traits(domain.name, domain.options).answering == "scored"
+    scored = domain.name not in [*DOMAINS] or domain.traits.answering == "scored"
     return WAYS[decoding.constrained or ("scored" if scored else False)]
 
 

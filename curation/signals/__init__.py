@@ -155,7 +155,7 @@ def ask_of(
 ) -> Ask:
     """Return a signal whose table is in ``directory``, with a name that is unique to its settings.
 
-    ``attempts``: number of times it was measured again by request (``--redo``), each time into a table of its own.
+    ``attempts``: how often it was measured again by request (``--redo``), each time into another table.
     """
     table = None if shots is None else to_record(shots.to_json(), run_around(directory))
     settings = {"options": options, "shots": table, "seed": seed}
@@ -169,15 +169,15 @@ def ask_of(
 def make_asks(
     signals: Mapping[str, JsonView], directory: Place, attempts: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[Ask, ...]:
-    """Return the signals to measure as rows are labelled, given by name as arguments of ``ask_of`` and a ``stage``.
+    """Return the signals to measure while rows are labelled; ``signals`` has arguments of ``ask_of`` and a ``stage``.
 
     ``attempts``: number of times each stage was redone by request, by its name.
     """
-    return tuple(
-        ask_of(signal, **arguments, directory=directory, attempts=attempts.get(stage, 0))
-        for signal, how in signals.items()
-        for stage, arguments in [(how["stage"], {key: value for key, value in how.items() if key != "stage"})]
-    )
+    asks = []
+    for signal, settings in signals.items():
+        arguments = {key: value for key, value in settings.items() if key != "stage"}
+        asks.append(ask_of(signal, **arguments, directory=directory, attempts=attempts.get(settings["stage"], 0)))
+    return tuple(asks)
 
 
 def measure(

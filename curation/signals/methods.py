@@ -107,7 +107,7 @@ class SelfConsistency(SignalMethod):
 class Verifier(SignalMethod):
     """Log-odds that a causal model calls an answer right; their sigmoid is the probability among the two verdicts.
 
-    As CompassVerifier, whose own prompt shows the gold answer, which a pool does not have.
+    Like CompassVerifier, except that its own prompt shows the gold answer, which a pool lacks.
     """
 
     name = "reward"
@@ -154,7 +154,7 @@ class JudgeVerdict(SignalMethod):
 
 
 class ChosenVerdict(SignalMethod):
-    """Probability of the word for right among a judge's two, of any label of a domain whose check is a judge.
+    """Probability that a judge chooses the word for right over that for wrong, in a domain whose check is a judge.
 
     ``options`` are those of ``domains.text.JudgeCheck``.
     """

@@ -52,7 +52,7 @@ def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[Sou
     if not at_path:
         raise SourceError(f"{source.path}: the folder holds no files; put some there, or correct the path")
     found = _with_format(source, at_path, single)
-    check_one_kind(source, found)
+    _require_one_kind(source, found)
     forms = {form for _, form in found}
     for key in DIALECT:
         value = getattr(source, key)
@@ -70,7 +70,7 @@ def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[Sou
             asked = DIALECT if form == "csv" else ()
             if (
                 old is not None
-                and form != "lance"  # of a table, only its version counts
+                and form != "lance"  # a table is identified by its version
                 and (old.format, old.size, old.modified) == (form, file.size, file.modified)
                 and all(getattr(old, name) == getattr(source, name) for name in asked)
             ):
@@ -91,10 +91,11 @@ def check_unchanged(before: Sequence[SourceFile], now: Sequence[SourceFile]) -> 
         new = current.get(old.path)
         if new is None:
             raise SourceError(f"{old.path}: was read when this run began and is gone; restore it, or start another run")
-        changes = []
-        for name in ("num_rows", "size", "modified", "schema", "format", *DIALECT):
-            if (was := getattr(old, name)) != (now_is := getattr(new, name)):
-                changes.append(f"{name} was {was}, is {now_is}")
+        changes = [
+            f"{name} was {was}, is {now_is}"
+            for name in ("num_rows", "size", "modified", "schema", "format", *DIALECT)
+            if (was := getattr(old, name)) != (now_is := getattr(new, name))
+        ]
         if changes:
             mend = "restore it"
             if new.content and replace(new, modified=old.modified) == old and "://" not in old.path:  # a copy, checkout
@@ -107,7 +108,7 @@ def check_unchanged(before: Sequence[SourceFile], now: Sequence[SourceFile]) -> 
 
 
 def require_columns(files: Iterable[SourceFile], forms: Sequence[Sequence[str]]) -> None:
-    """Raise ``SourceError`` for a file that has not all columns of one of the ``forms``, naming what it lacks."""
+    """Raise ``SourceError`` for a file without all columns of one of the ``forms``, naming the fewest that it lacks."""
     for file in files:
         lacks = min(([column for column in form if column not in file.schema] for form in forms), key=len)
         if lacks:
@@ -171,7 +172,7 @@ def _describe(file: FoundFile, form: str, index: int, source: SourceConfig) -> S
     return replace(found, content=content)
 
 
-def check_one_kind(source: SourceConfig, files: Sequence[tuple[FoundFile, str]]) -> None:
+def _require_one_kind(source: SourceConfig, files: Sequence[tuple[FoundFile, str]]) -> None:
     """Raise ``SourceError`` for ``files`` of several splits or formats, unless the source says ``mixed``.
 
     A folder is often a clone of a data set's repository, with test rows, a sample and the same rows in two formats
@@ -195,7 +196,7 @@ def check_one_kind(source: SourceConfig, files: Sequence[tuple[FoundFile, str]])
 
 
 def _find_split(inner: str) -> str:
-    """Return the split that a path names (the file name goes first), or ""."""
+    """Return the split that a path names, by the file's name before its folders', or ""."""
     *folders, file = PurePosixPath(inner).parts or ("",)
     names = [file.partition(".")[0], *reversed(folders)]
     parts = (part for name in names for part in re.split(r"[\W_]+|(?<=[a-z])(?=[A-Z])", name))

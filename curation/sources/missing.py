@@ -17,26 +17,20 @@ from curation.json_types import Json
 from curation.sources.source_file import SourceFile
 
 
-def is_missing(value: object) -> bool:
-    """Return whether a cell's value is missing; lists and structs never are."""
-    if isinstance(value, str):
-        return not value or value.isspace()
-    if value is None or isinstance(value, list | tuple | Mapping):
-        return value is None
-    differs = value != value  # NaN and NaT, of any type, are the values that differ from themselves
-    return differs is True or (getattr(differs, "ndim", 1) == 0 and bool(differs))  # an array is not a single value
-
-
 def replace_missing(value: object) -> Any:
-    """Return the value, lists and structs too, with None for missing parts and texts for bytes that are UTF-8."""
+    """Return the value with None if it is missing and text for UTF-8 bytes, also within lists and structs."""
     if isinstance(value, Mapping):
         return {name: replace_missing(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [replace_missing(item) for item in value]
-    if isinstance(value, bytes):  # Impala and old Hive write texts without saying that they are
+    if isinstance(value, bytes):  # Impala and old Hive do not declare their texts as such
         with suppress(UnicodeDecodeError):
             value = value.decode()
-    return None if is_missing(value) else value
+    if isinstance(value, str):
+        return value if value and not value.isspace() else None
+    differs = value != value  # NaN and NaT, of any type, are the values that differ from themselves
+    is_missing = differs is True or (getattr(differs, "ndim", 1) == 0 and bool(differs))  # an array is no single value
+    return None if is_missing else value
 
 
 def as_json(values: Iterable[object]) -> pa.Array:

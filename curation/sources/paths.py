@@ -30,7 +30,7 @@ class FoundFile(NamedTuple):
 
 
 BLOCKS, BLOCK_BYTES = 16, 64 << 10
-"""Number and length in bytes of the blocks whose digest tells a large file from another of its size and time."""
+"""Number and length in bytes of the blocks of a large file whose digest shows a change that keeps size and time."""
 
 
 def get_filesystem(path: str) -> tuple[pafs.FileSystem, str]:
@@ -115,7 +115,7 @@ def compute_content_digest(path: str, size: int) -> str:
 
 
 def _walk(fs: pafs.FileSystem, root: str, shown: str, query: str, expression: str) -> list[FoundFile]:
-    """Return the visible files under ``root`` whose path from there matches, renamed to be under ``shown``, sorted."""
+    """Return, sorted, the visible files whose path below ``root`` matches, with ``shown`` in the place of ``root``."""
     found: dict[str, FoundFile] = {}
     # Names as in a URL, %20 for a space: pyarrow decodes its URLs, fsspec does not.
     is_quoted = "://" in shown and not isinstance(fs, pafs.PyFileSystem)

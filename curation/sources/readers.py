@@ -2,8 +2,8 @@
 
 CSV has no types: its values are text, empty fields null. A value of JSONL keeps its row's own type (Arrow's type
 ``json``, which ``curation.sources.missing`` turns into Python values), whatever other rows hold: one Arrow type per
-column would add keys to objects and make integers floats. These formats have marked record positions, so that
-reading a range in the middle costs no more than its own bytes.
+column would add keys to objects and make integers floats. For both formats the positions of some records are known
+(``SourceFile.marks``), so that reading a range in the middle costs little more than its own bytes.
 """
 
 import json
@@ -38,7 +38,7 @@ READERS = 8
 
 
 def measure(file: SourceFile) -> SourceFile:
-    """Return a file with its rows counted, its columns named, and what is found of how its records are written.
+    """Return a file with the number of its rows, its columns and, for a text format, where its records start.
 
     ``SourceError``: it cannot be read in its format.
     """
@@ -83,12 +83,9 @@ def read_rows(
         raise SourceError(
             f"{file.path}: changed while it was read: rows {start} to {stop} are {num_rows} now; run again"
         )
-    if file.format != "lance":  # a table's version is read, whatever became of the table
-        _require_as_found(file)
-
-
-def _require_as_found(file: SourceFile) -> None:
-    """Refuse rows read from a file that changed since it was found, since Ray starts in between."""
+    if file.format == "lance":
+        return  # the version that was found has been read, whatever became of the table
+    # The file may have been replaced since it was found: Ray has started in between.
     with naming_errors(file.path, "existed before, and cannot be read now: {}"):
         fs, inner = get_filesystem(file.path)
         size, modified = read_stamp(fs, fs.get_file_info(inner))
@@ -191,7 +188,10 @@ def _read_lance(file: SourceFile, start: int, stop: int, columns: list[str]) -> 
 
 
 def _read_text(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    found = _iter_rows(file, start, stop)
+    mark, names = start // MARK_ROWS, list(file.schema)
+    first = mark * MARK_ROWS
+    records = islice(iter_records(file, file.marks[mark], first + 1), start - first, stop - first)
+    found = (parse_record(file, number, record, names) for number, (_, record) in enumerate(records, start + 1))
     while rows := list(islice(found, BATCH_ROWS)):
         values = [[row.get(name) for row in rows] for name in columns]
         arrays = [
@@ -227,12 +227,12 @@ def _measure_text(file: SourceFile) -> SourceFile:
         if (num_rows - 1) % MARK_ROWS == 0:
             marks.append(offset)
         if not is_csv:
-            kinds |= dict.fromkeys(row, "json")  # a key may first stand in the last row
+            kinds |= dict.fromkeys(row, "json")  # the last row may have a key that no other has
     return replace(file, num_rows=num_rows, schema=kinds, marks=tuple(marks))
 
 
 def _inspect_record(file: SourceFile, number: int, record: bytes, names: list[str]) -> Json:
-    """Return a record, parsed as far as its keys require; faults of late records are reported later."""
+    """Return a record, after the first ones only as far as its keys need; its faults are reported when it is read."""
     if number <= _HEAD_ROWS:
         return parse_record(file, number, record, names)
     if file.format == "csv":
@@ -249,7 +249,7 @@ _CHOICES = re.compile(r"""\s*\{\s*["']choices["']""")
 
 
 def _require_no_export(path: str, number: int, row: Json) -> None:
-    """Refuse the exports of Prodigy and Label Studio: a rejected task would be a labelled row, choices a class."""
+    """Refuse exports of Prodigy and Label Studio: a rejected task would become a labelled row, and choices a class."""
     is_answered = row.get("answer") in ("accept", "reject", "ignore")
     if is_answered and ("_task_hash" in row or isinstance(row.get("accept"), list)):
         raise SourceError(
@@ -269,14 +269,6 @@ def _require_no_export(path: str, number: int, row: Json) -> None:
                 f"{path}: record {number}, column {quote_text(name)} has choices as Label Studio writes them; write "
                 "the label there, or, with domain.multi: true, the list of labels"
             )
-
-
-def _iter_rows(file: SourceFile, start: int, stop: int) -> Iterator[Json]:
-    mark, names = start // MARK_ROWS, list(file.schema)
-    first = mark * MARK_ROWS
-    records = iter_records(file, file.marks[mark], first + 1)
-    for number, (_, record) in enumerate(islice(records, start - first, stop - first), start + 1):
-        yield parse_record(file, number, record, names)
 
 
 class SampledRow(NamedTuple):

@@ -102,7 +102,7 @@ def parse_record(file: SourceFile, number: int, record: bytes, names: list[str])
 
 
 def _parse_json_object(path: str, number: int, record: bytes) -> Json:
-    """Return the object in a JSONL record; ``SourceError`` if it is none, or has a key twice or half of a character."""
+    """Return the object in a JSONL record; ``SourceError`` of another value, a repeated key, half a surrogate pair."""
     text = _decode(path, number, record)
 
     def make_error(problem: str, at: int = 0, mend: str = "fix the file") -> SourceError:

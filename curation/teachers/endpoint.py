@@ -16,7 +16,7 @@ from concurrent.futures import Future
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig
-from curation.config.endpoint import LENGTHS, NEEDED, NUMBERS_OF_ANSWERS, find_unsupported
+from curation.config.external import LENGTHS, NUMBERS_OF_ANSWERS, find_unsupported
 from curation.errors import ConfigError
 from curation.json_types import Json, JsonView
 from curation.refs import ModelRef
@@ -36,7 +36,7 @@ class EndpointTeacher(Teacher):
 
     def __init__(self, config: AskConfig, model: ModelRef | None = None) -> None:
         if config.endpoint is None:
-            raise ConfigError(f"teacher: backend {NEEDED}")
+            raise ConfigError("teacher: backend endpoint needs endpoint: {url: http://localhost:8000/v1, model: NAME}")
         self._ask(config)
         self.client = Client(config.endpoint, config.actors.max)
         self.slots = config.endpoint.concurrency  # maximum number of concurrent questions

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import httpx2
 
-from curation.config.endpoint import MILLION, EndpointConfig
+from curation.config.external import MILLION, EndpointConfig
 from curation.errors import ConfigError, RunFailedError
 from curation.escaping import escape_text
 from curation.json_types import JsonView

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from curation.config.endpoint import TokenPrice
+from curation.config.external import TokenPrice
 from curation.json_types import Json
 from curation.storage.files import append_lines, sync_file
 from curation.storage.paths import Place, Remote, read_range, to_place

@@ -38,20 +38,16 @@ class TrustFunction(Protocol):
     @property
     def name(self) -> str:
         """The function's name in ``curation.arms``."""
-        ...
 
     @property
     def features(self) -> tuple[str, ...]:
         """The columns of the labels table that the function reads."""
-        ...
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
         """Return the score that ranks rows, on any scale that grows with trust, float32 [N]."""
-        ...
 
     def score(self, labels: pa.RecordBatch) -> Scores:
         """Return the trust in [0, 1] of each row, float32 [N]."""
-        ...
 
 
 def load_fitted(ref: TrustRef) -> "StateTrust":

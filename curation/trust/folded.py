@@ -56,7 +56,7 @@ class PrincipalComponents(NamedTuple):
         return weight_WD, bias_W, torch.cat([self.mean_D.double(), centre_K[size:]])
 
 
-def compute_principal_components(batches: Iterable[Tensor], *, size: int, key: str) -> PrincipalComponents:
+def compute_principal_components(batches: Iterable[Tensor], *, size: int) -> PrincipalComponents:
     """Return the first ``size`` principal components of all rows, in one pass over batches [B, D]."""
     num_rows, sum_D, square_DD = 0, torch.zeros(()), torch.zeros(())
     for batch_BD in batches:
@@ -64,7 +64,7 @@ def compute_principal_components(batches: Iterable[Tensor], *, size: int, key: s
         num_rows += len(wide_BD)
         sum_D = sum_D + wide_BD.sum(0)
         square_DD = square_DD + wide_BD.T @ wide_BD
-    check_size(size, width=sum_D.numel(), num_rows=num_rows, key=key)
+    check_size(size, width=sum_D.numel(), num_rows=num_rows)
     mean_D = sum_D / num_rows
     covariance_DD = square_DD / num_rows - torch.outer(mean_D, mean_D)
     variance_D, vector_DD = torch.linalg.eigh(covariance_DD)  # ascending
@@ -75,11 +75,11 @@ def compute_principal_components(batches: Iterable[Tensor], *, size: int, key: s
     return PrincipalComponents(mean_D, components_DK, min(kept, 1.0), num_rows)
 
 
-def check_size(size: int, *, width: int, num_rows: int, key: str) -> None:
-    """Raise ``ConfigError`` if ``key`` asks for more than ``width`` components, or ``num_rows`` less one."""
+def check_size(size: int, *, width: int, num_rows: int) -> None:
+    """Raise ``ConfigError`` if ``trust.pca`` asks for more than ``width`` components, or ``num_rows`` less one."""
     if size > min(width, num_rows - 1):
         raise ConfigError(
-            f"{key}: {size} components of {num_rows:,} rows with {width:,} numbers each; "
+            f"trust.pca: {size} components of {num_rows:,} rows with {width:,} numbers each; "
             "give fewer components or more source rows"
         )
 

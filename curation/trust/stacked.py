@@ -248,7 +248,7 @@ class StackedTrust(StateTrust):
 
     @classmethod
     def made(cls, weights: Mapping[str, Tensor], description: JsonView) -> Self:
-        """Return the stack that saved weights and their description make up."""
+        """Return the stack with these saved weights and their description."""
         found, columns = select_under(weights, "combination."), tuple(description["columns"])
         model: Logistic | Trees
         if "weight_K" not in found:

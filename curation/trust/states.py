@@ -95,7 +95,7 @@ class StateTrust(ABC):
         return self.raw(columns[0] if len(columns) == 1 else torch.cat(tuple(columns), dim=1))
 
     def with_pca(self, pca: PrincipalComponents | None) -> Self:
-        """Return this trust function, with the projection attached on whose output it was fitted, if any."""
+        """Attach the projection, if any, on whose output this trust function was fitted, and return the function."""
         if pca is None:
             return self
         self.pca = pca

@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         (tmp_path / name).write_text(text)
     (tmp_path / "run.yaml").write_text("name: x\n")
     yield tmp_path
-    own_modules._forget()
+    own_modules.search_beside(str(tmp_path / "run.yaml"))
     own_modules._folder = None
     for name in {*sys.modules} - known:
         if name.startswith("own_"):

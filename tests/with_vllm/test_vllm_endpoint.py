@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.endpoint import NAME, serving
 from curation.config import AskConfig, DecodingConfig
-from curation.config.endpoint import EndpointConfig
+from curation.config.external import EndpointConfig
 from curation.models import load_configuration
 from curation.teachers import Request, load_teacher
 from tests.with_vllm.test_vllm_teacher import rows_of

@@ -18,7 +18,7 @@ from curation.cluster.versions import find_versions
 from curation.commands.export.files import load_template, write_folder
 from curation.commands.export.run import Fit, find_fit
 from curation.config import AnswersConfig, AskConfig, DecodingConfig
-from curation.config.endpoint import ServedConfig
+from curation.config.external import ServedConfig
 from curation.domains import get_domain
 from curation.domains.given import as_asked
 from curation.domains.grading import read_grades

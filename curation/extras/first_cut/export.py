@@ -15,7 +15,7 @@ from curation.arrays import Bools, Float64s, Int64s
 from curation.commands.export.run import Fit
 from curation.commands.export.trust import has_held_out_score, is_of, split_inputs
 from curation.config import TrustConfig
-from curation.config.given import GIVEN
+from curation.config.external import GIVEN
 from curation.config.states import parse
 from curation.errors import DegenerateSourceError, UserError
 from curation.extras.first_cut.config import Cascade

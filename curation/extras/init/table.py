@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from curation.config import SourceConfig
-from curation.config.given import GivenConfig
+from curation.config.external import GivenConfig
 from curation.config.inputs import COMMA
 from curation.domains import attempt, parse_list
 from curation.domains.given import GRADES

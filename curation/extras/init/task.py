@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from curation.config import DomainConfig
-from curation.config.given import GivenConfig
+from curation.config.external import GivenConfig
 from curation.domains import attempt, get_domain
 from curation.domains.classification import with_words
 from curation.domains.mcqa import LETTERS

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from curation.config.endpoint import ServedConfig
+from curation.config.external import ServedConfig
 from curation.config.filter import FilterTeacherConfig
 from curation.domains import Domain, Example, attempt, get_domain
 from curation.domains.given import as_asked

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, create_model, model_validator
 from curation.arms import TRUST, Fitted
 from curation.config import AnswersConfig, DecodingConfig, DomainConfig
 from curation.config.base import Section, Seed
-from curation.config.endpoint import ENDPOINT, ServedConfig
+from curation.config.external import ENDPOINT, ServedConfig
 from curation.errors import PackageError
 from curation.features import features
 from curation.filter.parts import PackagePart

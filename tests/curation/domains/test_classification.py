@@ -5,7 +5,6 @@ import json
 import pytest
 
 from curation.config import DomainConfig
-from curation.config.defaults import find_traits
 from curation.domains import get_domain
 from curation.errors import ConfigError, RowError
 
@@ -106,7 +105,7 @@ def test_classes_that_cannot_be_told_apart_are_refused(classes, words):
 
 
 def test_its_answers_are_listed_and_it_has_defaults_of_its_own():
-    assert find_traits("classification", {}).lists_answers
+    assert DomainConfig(name="classification").traits.lists_answers
     assert made(classes=["a", "b"]).defaults["trust"] == {"preset": "world_knowledge"}
 
 

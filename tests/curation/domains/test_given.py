@@ -119,8 +119,8 @@ def test_a_column_of_the_domain_is_not_overwritten() -> None:
         def prompt(self, example: Any, *, shots: Any = ()) -> str:
             return ""
 
-    from curation.config.given import GivenConfig
-    from curation.domains.given import wrap_domain
+    from curation.config.external import GivenConfig
+    from curation.domains.given import GivenLabels
 
     with pytest.raises(ConfigError, match="own has a column 'weak_completion' of its own"):
-        wrap_domain(Own(), GivenConfig(completion="a"))
+        GivenLabels(Own(), GivenConfig(completion="a"))

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from curation.config import AskConfig, DecodingConfig, DomainConfig, TeacherConfig
-from curation.config.defaults import DomainTraits, find_traits
+from curation.config.inputs import DomainTraits
 from curation.domains import Domain, get_domain, plain_identity
 from curation.domains.grading import grade_pairs
 from curation.errors import ConfigError, RowError
@@ -103,10 +103,11 @@ def test_defaults_and_ways_of_answering_stand_at_the_class(tmp_path: Path, monke
         "    defaults = {'teacher': {'decoding': {'max_tokens': 3}}}\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    found = find_traits("own_terse:Terse", {})
+    found = DomainConfig(name="own_terse:Terse").traits
     assert found.defaults == {"teacher": {"decoding": {"max_tokens": 3}}}
     assert found.generates and not found.lists_answers and not found.reasons
-    assert find_traits("mcqa", {"generative": True}).reasons and find_traits("mcqa", {}).answering == "scored"
+    assert DomainConfig(name="mcqa", generative=True).traits.reasons
+    assert DomainConfig(name="mcqa").traits.answering == "scored"
 
 
 def test_a_domain_has_the_columns_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

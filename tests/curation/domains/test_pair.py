@@ -3,7 +3,6 @@
 import pytest
 
 from curation.config import DomainConfig
-from curation.config.defaults import find_traits
 from curation.domains import get_domain, get_preference_function
 from curation.domains.identity import match_questions
 from curation.errors import ConfigError, RowError
@@ -51,7 +50,7 @@ def test_the_teacher_scores_a_letter_and_the_label_is_a_column():
     assert [domain.parse(text, example) for text in (" A", "B\n", "C", "")] == ["first", "second", None, None]
     assert domain.other_order("first", example) == ("second", {"question": "Why?", "first": "s", "second": "long"})
     assert domain.preference("second", example) == ("Why?", "s", "long")
-    assert domain.defaults["trust"] == {"preset": "world_knowledge"} and find_traits("pair", {}).lists_answers
+    assert domain.defaults["trust"] == {"preset": "world_knowledge"} and DomainConfig(name="pair").traits.lists_answers
 
 
 def test_by_likelihood_the_answers_themselves_are_scored_after_the_prompt():

@@ -79,7 +79,7 @@ def test_scoring_leaves_float32_states_as_they_were():
 @pytest.mark.parametrize("members", [1, 3])
 def test_projection_and_standardisation_are_folded_for_all_members(members):
     hidden_ND = states_of(900, 200, mean=4.0)
-    pca = compute_principal_components([torch.from_numpy(hidden_ND[:, :196])], size=92, key="pca")
+    pca = compute_principal_components([torch.from_numpy(hidden_ND[:, :196])], size=92)
     nets = [net_of(WIDE, seed, mean=seed) for seed in range(members)]
     trust = DeepEnsemble(nets, ["output_last"], {}) if members > 1 else NeuralTrust(nets[0], ["output_last"], {})
     raw_N = trust.with_pca(pca).raw_score(labels_of(output_last=hidden_ND))
@@ -95,7 +95,7 @@ def test_projection_and_standardisation_are_folded_for_all_members(members):
 
 def test_a_linear_probe_behind_components_is_one_product():
     rng, hidden_ND = np.random.default_rng(0), states_of(900, 120, mean=20.0)
-    pca = compute_principal_components([torch.from_numpy(hidden_ND)], size=30, key="pca")
+    pca = compute_principal_components([torch.from_numpy(hidden_ND)], size=30)
     probe = LinearProbe(torch.from_numpy(rng.normal(size=30)), torch.tensor(0.3), ["output_last"], {}).with_pca(pca)
     raw_N = probe.raw_score(labels_of(output_last=hidden_ND))
     projected_NK = (hidden_ND.astype(np.float64) - pca.mean_D.numpy()) @ pca.components_DK.numpy()

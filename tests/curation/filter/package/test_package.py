@@ -13,7 +13,7 @@ from filter_package import first_of, make_package
 from tiny_package import description, of_model, probe, states_of, sums, tiny_package
 
 from curation.config import DomainConfig
-from curation.config.endpoint import ServedConfig
+from curation.config.external import ServedConfig
 from curation.domains import get_domain
 from curation.domains.math import Math
 from curation.errors import PackageError

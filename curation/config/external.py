@@ -1,29 +1,33 @@
-"""A server that answers over HTTP (``teacher.backend: endpoint``): its address, prices and limits."""
+"""Labels that no model of this run makes: answers of a server over HTTP, or columns of the source; and their reader."""
 
-import ipaddress
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from curation.config.base import PositiveInt, Price, Section
+from curation.config.models import ModelConfig
+from curation.label_columns import make_given_column
 
-ENDPOINT = "endpoint"
-"""The backend of models that a server runs."""
+ENDPOINT, GIVEN = "endpoint", "given"
+"""The backends of models that a server runs, and of labels that are columns of the source."""
+EXTERNAL = (GIVEN, ENDPOINT)
+"""Backends whose answers come without hidden states, so that ``teacher.reader`` may read them."""
+COLUMN_KEYS = ("completion", "grade", "confidence")
+"""The keys of ``teacher`` that name columns with ``backend: given``."""
 PAID = "paid"
 """The folder of a run directory that keeps paid answers of a server."""
 MILLION = 1_000_000
-NEEDED = "backend endpoint needs endpoint, the server and the model, e.g. {url: http://localhost:8000/v1, model: NAME}"
 NUMBERS = ("mean_logprob", "margin", "negentropy")
+"""Numbers of a label that trust reads if a server gives log-probabilities."""
 COUNTS = ("num_prompt_tokens", "num_output_tokens")
+"""Numbers of a label that trust reads if a server gives none."""
 LENGTHS = ("max_tokens", "max_completion_tokens")
 """Keys of a request's body that limit the length of an answer."""
 NUMBERS_OF_ANSWERS = ("n", "best_of")
 """Keys of a request's body that set the number of answers."""
-COUNTED = (*LENGTHS, *NUMBERS_OF_ANSWERS)
-"""Keys of a request's body on which its price depends."""
 
 
 class ServedConfig(Section):
@@ -44,7 +48,7 @@ class ServedConfig(Section):
     @field_validator("body")
     @classmethod
     def _has_numbers(cls, value: dict[str, Any]) -> dict[str, Any]:
-        for name in COUNTED:
+        for name in (*LENGTHS, *NUMBERS_OF_ANSWERS):  # on which the price depends
             if (number := value.get(name)) is not None and (type(number) is not int or number < 1):
                 raise ValueError(f"{name}: {number!r} is not a whole number above 0; give one, or null to leave it out")
         return value
@@ -149,10 +153,52 @@ def find_unsupported(endpoint: ServedConfig, decoding: Any, key: str) -> str | N
     return None
 
 
-def is_loopback(url: str) -> bool:
-    """Return whether a server runs on the machine that asks it."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
+Column = Annotated[str, Field(min_length=1)]
+
+
+def as_tuple(value: object) -> Any:
+    """Return a text as a tuple of it, and any other value as it is."""
+    return (value,) if isinstance(value, str) else value
+
+
+Columns = Annotated[tuple[Column, ...], BeforeValidator(as_tuple)]
+"""A list of columns; a single column may be given without a list."""
+
+
+class ReaderConfig(Section):
+    """A model that reads prompt and answer once, for log-probabilities and states of answers from elsewhere.
+
+    The other keys of ``teacher`` set how it runs and what is stored, as for a model that answers.
+    """
+
+    model: ModelConfig
+    """The model that reads; it need not be the one that answered."""
+    backend: Literal["transformers", "vllm"] = "transformers"
+    """A backend, as in ``teacher.backend``."""
+    chat_template: bool = False
+    """Whether the prompt is one user turn of the reader's chat template."""
+
+
+class GivenConfig(Section):
+    """The columns of a source's rows that hold labels made elsewhere; filled from ``teacher``, never by hand."""
+
+    completion: Column
+    """``teacher.completion``."""
+    grade: Column | None = None
+    """``teacher.grade``."""
+    confidence: Columns = ()
+    """``teacher.confidence``."""
+
+    @property
+    def numbers(self) -> dict[str, str]:
+        """The column of the labels table for each column of ``confidence``."""
+        return {name: make_given_column(name) for name in self.confidence}
+
+    def _iter_problems(self) -> Iterator[str]:
+        named = [name for name in (self.completion, self.grade, *self.confidence) if name is not None]
+        made = [make_given_column(name) for name in self.confidence]
+        if len({*named}) < len(named) or len({*made}) < len(made):
+            yield (
+                f"completion, grade and confidence name a column twice, or two whose names differ only in signs: "
+                f"{', '.join(named)}; name each once, or rename one in the source"
+            )
