@@ -93,7 +93,7 @@ def run_search(
             versions=dict(find_versions()),
             seconds={stage.name: opened.manifest.stages[stage.name].seconds for stage in stages},
         )
-        page, _ = report.write_search(content, run.directory)
+        page, _ = report.write_page("curation.report:search.html.j2", "search", content, run.directory)
         say(f"report: {page}")
         return content
 

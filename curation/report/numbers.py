@@ -16,7 +16,7 @@ from curation.metrics import Estimate
 from curation.refs import Ref, TableRef
 from curation.registry import load_code
 from curation.report import by_difficulty, class_table, measures, tested, trusted
-from curation.report.headline import say
+from curation.report.headline import render_sentences
 from curation.report.measures import make_finite
 from curation.report.record import FORMAT, TEACHER, GenerationRecord, RunInputs
 from curation.report.rows import (
@@ -49,13 +49,13 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
     every_N, values_N = by_difficulty.read_difficulties(examples, run.domain, rows.share, seed)
     mine_N = io.find_offsets(record.labels["pool"], every_N) >= 0
     difficulty = every_N[mine_N], values_N[mine_N]
-    # One row per question may be selected.
+    # Of rows that repeat a question, one may be selected.
     num_again = record.repeats["num_rows"] - record.repeats["num_questions"]
     num_candidates = num_pool - (int(num_again * num_pool / record.repeats["num_pool"]) if num_again else 0)
-    foreseen = {} if pool is not None else trusted.foresee_purities(rows, num_candidates)
+    foreseen = {} if pool is not None else trusted.predict_purities(rows, num_candidates)
     chosen = {arm: _collect_selected(rows, arm, foreseen.get(arm)) for arm in selected}
     students = tested.collect_students(run, record, chosen)
-    # The verdict is about the method's arm, or else the first that ranks.
+    # The verdict is about the method's arm, or else about the first arm that ranks and has scores.
     ranking = (arm for arm in selected if ARMS[arm].ranked and not ARMS[arm].gold)
     scored = (arm for arm in ranking if ARMS[arm].trust in rows.graded["source"].scores)
     arm = REFERENCE_ARM if REFERENCE_ARM in selected else next(scored, None)
@@ -94,7 +94,7 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "foreign": dict(record.foreign),
         "guarantee": collect_guarantee(run, record),
         "regimes": trusted.measure_regimes(rows),
-        "trust": trusted.trust_tables(rows),
+        "trust": trusted.measure_trust(rows),
         "reliability": {name: measures.collect_reliability(rows) for name, rows in parsed.items()},
         "pool_sample": None if pool is None or pool.drawn == 1 else len(pool),
         "purity_curves": measures.compute_purity_curves(pool, selected, record.n),
@@ -127,7 +127,7 @@ def _read_rows(run: RunInputs, record: GenerationRecord) -> trusted.MeasuredRows
     tables = {arm: io.open_table(ref).to_table(columns=columns).sort_by("rank") for arm, ref in selections}
     teacher, free = run.config.get("teacher", {}), ["internal_confidence"]
     if teacher.get("backend") == GIVEN and not teacher.get("reader"):
-        free = []  # no model gave log-probabilities
+        free = []  # given labels have no log-probabilities
     ruling = [ARMS[record.budget["reference"]].trust] if record.budget["risk"] else []
     functions = list(dict.fromkeys([REFERENCE_ARM, *free, *trusted.list_ranking(tables), *ruling]))
 
@@ -240,10 +240,10 @@ def collect_guarantee(run: RunInputs, record: GenerationRecord) -> Json | None:
         "no_gold": no_gold,
         "dropped": dropped,
     }
-    withheld = next(iter(say("withheld", facts)), None)
+    withheld = next(iter(render_sentences("withheld", facts)), None)
     return {
         "text": risk["guarantee"],
-        "exchangeable": say("exchangeable", facts)[0],
+        "exchangeable": render_sentences("exchangeable", facts)[0],
         "claimed": withheld is None,
         "withheld": withheld,
         "needed": risk["needed"],
@@ -266,7 +266,7 @@ def compute_risk_curves(of: trusted.MeasuredRows) -> Json | None:
     """
     run, record, pool = of.run, of.record, of.pool
     risk = record.budget["risk"]
-    if risk is None or "classes" in risk:  # the table of classes has their cuts
+    if risk is None or "classes" in risk:  # cuts for each class are in the table of classes
         return None
     threshold = record.budget["threshold"]
 
@@ -303,10 +303,9 @@ def compute_risk_curves(of: trusted.MeasuredRows) -> Json | None:
         kept = (np.sort(score_N[may_be_N & right_N]) for right_N in (~pool.correct_N, pool.correct_N))
         wrong_G, right_G = (len(of_2) - np.searchsorted(of_2, cuts_G, side="left") for of_2 in kept)
         shares = list(map(measures.compute_count_share, wrong_G, wrong_G + right_G))
-    trusts = zip(least_G.tolist(), shares, strict=True)
     at_cut = {
         cut: {"threshold": cut, "trust": least, "deployment": share}
-        for cut, (least, share) in zip(cuts_G.tolist(), trusts, strict=True)
+        for cut, least, share in zip(cuts_G.tolist(), least_G.tolist(), shares, strict=True)
     }
     points = [
         {

@@ -3,7 +3,7 @@
 Arms should differ only in their selection. If training itself differed, a difference in accuracy says nothing about the
 selection, so the report gives no verdict, p-value or recovery. All models of a run are tested in one way. If its labels
 were asked for in another way, a student that passes its teacher in the test may still be below the labels that it
-learned from (who answers among listed answers is right more often), and it is not called weak-to-strong.
+learned from (a model that chooses among listed answers is right more often), and it is not called weak-to-strong.
 
 The paper (App. "Strategy Games", evaluation) reports for each model the best accuracy of greedy decoding and two
 sampled ones. That is a choice on the test set, so it is too high on average. The report gives it beside the main
@@ -77,7 +77,11 @@ TRAINED = {"rows_trained": "num_rows", "rows_dropped": "num_dropped", "epochs": 
 
 
 def collect_students(run: RunInputs, record: GenerationRecord, chosen: Mapping[str, Json]) -> Json:
-    """Return a base's students from the facts of each arm's selection: training, results, and withheld comparisons."""
+    """Return a base's students from the facts of each arm's selection: training, and results.
+
+    ``withheld`` of an arm says why it is not compared with ground truth, or is None. If :func:`explain_unlike` has a
+    reason, no arm says whether it is weak-to-strong.
+    """
     tests, margin = read_tests(record.tests), float(run.config["evaluation"]["margin"])
     gain, nothing = compare_models(tests, GROUND_TRUTH, BASE, run.seed), None
     if gain is not None and gain["low"] <= 0:
@@ -89,7 +93,13 @@ def collect_students(run: RunInputs, record: GenerationRecord, chosen: Mapping[s
         trained = {name: None if training is None else training[of] for name, of in TRAINED.items()}
         results = collect_test_results(arm, tests, margin=margin, seed=run.seed, nothing=nothing)
         entries.append({**facts, **trained, **results})
-    arms = withhold(entries, explain_unlike(run.config))
+    # An arm is not compared with a ground truth that trained differently.
+    unlike = ["weak_to_strong"] if explain_unlike(run.config) else []
+    truth = next((entry for entry in entries if entry["name"] == GROUND_TRUTH), None)
+    arms = []
+    for entry in entries:
+        reason = None if truth is None or entry is truth else explain_withheld([entry, truth])
+        arms.append({**entry, **dict.fromkeys([*(CLAIMS if reason else ()), *unlike]), "withheld": reason})
     return {
         "student_base": None if record.student_base is None else describe_model(record.student_base),
         "arms": arms,
@@ -119,8 +129,8 @@ def collect_further_students(run: RunInputs, record: GenerationRecord, chosen: M
 def collect_test_results(arm: str, tests: Tests, *, margin: float, seed: int, nothing: str | None) -> Json:
     """Return the results of an arm's student: accuracy, recovery, verdict and paired tests.
 
-    ``nothing`` says why there is nothing to recover, as the interval of ground truth's gain reaches zero, for all arms
-    alike.
+    ``nothing`` says why no arm can recover anything: ground truth is not shown to gain over the base. It is None if it
+    is.
     """
     truth = compute_test_differences(tests, arm, GROUND_TRUTH) if arm != GROUND_TRUTH else None
     against_teacher, against_truth = compare_models(tests, arm, TEACHER, seed), None
@@ -219,7 +229,7 @@ WAYS = {
     "scored": "by the likeliest of the listed answers",
     "stepwise": "token by token among the listed answers",
 }
-"""Descriptions of how answers are asked for, by ``DecodingConfig.constrained``."""
+"""How answers are asked for, in words, by ``DecodingConfig.constrained``."""
 
 
 def read_domain(config: JsonView) -> DomainConfig:
@@ -239,21 +249,6 @@ def explain_unlike(config: JsonView) -> str | None:
     """Return why a student cannot be called better than its teacher's labels, in words, or None if it can."""
     labels, tests = describe_asking(config, "teacher"), describe_asking(config, "evaluation")
     return None if labels == tests else f"labels were asked for {labels}, tests {tests}"
-
-
-def withhold(arms: Sequence[JsonView], unlike: str | None) -> list[Json]:
-    """Return the arms' entries, without comparisons to a ground truth that trained differently.
-
-    ``withheld`` of each entry says why, and is None if nothing is withheld. If ``unlike`` has a reason (from
-    :func:`explain_unlike`), no entry says whether its arm is weak-to-strong.
-    """
-    truth = next((arm for arm in arms if arm["name"] == GROUND_TRUTH), None)
-    entries = []
-    for arm in arms:
-        reason = None if truth is None or arm is truth else explain_withheld([arm, truth])
-        held = (*(CLAIMS if reason else ()), *(["weak_to_strong"] if unlike else []))
-        entries.append({**arm, **dict.fromkeys(held), "withheld": reason})
-    return entries
 
 
 WORDS = {GIVEN: "labels made elsewhere"}

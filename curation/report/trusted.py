@@ -24,14 +24,8 @@ from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
 from curation.report import checks, measures
 from curation.report.class_table import as_evidence
-from curation.report.evidence import (
-    CONFIDENCE,
-    Evidence,
-    Material,
-    foresee_purity,
-    weigh,
-)
-from curation.report.headline import say
+from curation.report.evidence import CONFIDENCE, Evidence, EvidenceInputs, compute_evidence, predict_purity
+from curation.report.headline import render_sentences
 from curation.report.record import GROUND_TRUTH, GenerationRecord, RunInputs
 from curation.report.rows import GradedRows
 from curation.tables import io
@@ -112,8 +106,8 @@ def collect_evidence(
         classes=as_evidence(classes),
         gold_student=_describe_gold_student(students, record, run.config),
     )
-    return weigh(
-        Material(
+    return compute_evidence(
+        EvidenceInputs(
             known=evidence,
             function=function,
             validation=held if held is not None and len(held) else None,
@@ -172,26 +166,27 @@ def _count_unread(record: GenerationRecord) -> Json:
     }
 
 
-def foresee_purities(rows: MeasuredRows, num_candidates: int) -> dict[str, Estimate | None]:
+def predict_purities(rows: MeasuredRows, num_candidates: int) -> dict[str, Estimate | None]:
     """Return the purity of each weak arm's rows as predicted from validation rows; ``None`` if it cannot be predicted.
 
-    For an arm that ranks, it is that of ``curation.report.evidence.foresee_purity``; for one that draws, the share of
+    For an arm that ranks, it is that of ``curation.report.evidence.predict_purity``; for one that draws, the share of
     right labels among the source's rows, or among the parsed ones if it drew only such rows.
     """
-    source = rows.graded["source"]
-
-    def foresee(arm: str, table: pa.Table) -> Estimate | None:
+    source, found = rows.graded["source"], dict[str, Estimate | None]()
+    for arm, table in rows.selected.items():
+        function = ARMS[arm].trust
+        if ARMS[arm].gold or not table.num_rows:
+            continue
+        found[arm] = None
         if not ARMS[arm].ranked:
             known = (source.readable if all(table["is_parsed"].to_pylist()) else source).distinct
-            return known.share_right() if len(known) else None
-        if (function := ARMS[arm].trust) not in source.scores:
-            return None
-        held = source.held_out([function], rows.run.seed).readable
-        num_top = max(1, round(table.num_rows / max(num_candidates, 1) * len(held)))
-        found = foresee_purity(held, function, num_top, rows.trust_of(arm))
-        return None if found is None else found.purity
-
-    return {arm: foresee(arm, table) for arm, table in rows.selected.items() if not ARMS[arm].gold and table.num_rows}
+            found[arm] = known.share_right() if len(known) else None
+        elif function in source.scores:
+            held = source.held_out([function], rows.run.seed).readable
+            num_top = max(1, round(table.num_rows / max(num_candidates, 1) * len(held)))
+            if (predicted := predict_purity(held, function, num_top, rows.trust_of(arm))) is not None:
+                found[arm] = predicted.purity
+    return found
 
 
 def list_ranking(arms: Iterable[str]) -> list[str]:
@@ -199,7 +194,7 @@ def list_ranking(arms: Iterable[str]) -> list[str]:
     return list(dict.fromkeys([REFERENCE_ARM, *(ARMS[arm].trust for arm in arms if ARMS[arm].ranked)]))
 
 
-def trust_tables(rows: MeasuredRows) -> Json:
+def measure_trust(rows: MeasuredRows) -> Json:
     """Return the metrics of every trust function by set, on its ``parsed`` rows.
 
     ``told`` are sentences on the reference arm's function.
@@ -211,10 +206,10 @@ def trust_tables(rows: MeasuredRows) -> Json:
         num_top = graded.scale(rows.record.n) if where == "pool" else rows.scale_count(len(graded))
         seen, tables[where] = graded.readable, {}
         if len(seen):
-            table = tables[where]["parsed"] = measures.trust_metrics(seen, num_top, constant.share, rows.run.seed)
+            table = tables[where]["parsed"] = measures.measure_functions(seen, num_top, constant.share, rows.run.seed)
             for name, found in table["functions"].items():
                 found["is_arm"] = name in ranked
-    words = say("trust", fit.get("kind"), fit.get("choice"))
+    words = render_sentences("trust", fit.get("kind"), fit.get("choice"))
     return {"ece_bins": measures.ECE_BINS, "fit": dict(fit), **tables, "told": words}
 
 

@@ -41,7 +41,7 @@ def reach_verdict(evidence: Evidence, directory: str) -> ReportVerdict:
     found = [(rule, finding) for rule in RULES for finding in islice(rule.find(evidence), 1)]
     judged = [(rule, (CARE, finding) if isinstance(finding, str) else finding) for rule, finding in found]
     judged.sort(key=lambda item: -LEVELS.index(item[1][0]))
-    worst, words = judged[0][1] if judged else (USE, _praise(evidence))
+    worst, words = judged[0][1] if judged else (USE, _describe_strengths(evidence))
     if len(judged) > 1:
         words += f"; {len(judged) - 1} further finding{'s' if len(judged) > 2 else ''}"
     advisers = [feature.spread for feature in features().values() if feature.spread is not None]
@@ -74,8 +74,8 @@ def find_reviewed_purity(
 ) -> ReviewedPurity | None:
     """Return a selection's purity by the review that decided the most of its rows; ``None`` if no review is about it.
 
-    A review of an earlier selection of the arm says nothing about this one, and one in which people decided no row of a
-    stratum of the selection tells no purity. ``confidence`` is that of ``decisive``.
+    Reviews of an earlier selection of the arm are skipped, and those in which people decided no row of some stratum of
+    the selection. ``confidence`` is that of ``decisive``.
     """
     found = []
     for review in reviews:
@@ -109,7 +109,7 @@ def find_reviewed_purity(
 
 
 def find_gravest(verdicts: Sequence[Mapping[str, object] | None]) -> Json | None:
-    """Return the gravest verdict of a chain's generations, the last if several are equal; each builds on the former."""
+    """Return the gravest verdict of a chain's generations, the last of several equal ones."""
     given = [(index, found) for index, found in enumerate(verdicts) if found is not None]
     if not given:
         return None
@@ -117,11 +117,11 @@ def find_gravest(verdicts: Sequence[Mapping[str, object] | None]) -> Json | None
     return {**worst, "generation": index if len(verdicts) > 1 else None}
 
 
-def _praise(evidence: Evidence) -> str:
+def _describe_strengths(evidence: Evidence) -> str:
     """Return the evidence in favour of a run without findings, in words."""
-    text = "no rule finds anything against it"  # if people alone checked it
+    text = "no rule finds anything against it"  # kept if only people checked the labels
     for where, quality in evidence.measured:
-        if (auc := quality.auc) is not None:  # the pool's comes last
+        if (auc := quality.auc) is not None:  # that of the pool comes last and is kept
             text = f"trust puts right labels first (AUC {format_number(auc)} on {quality.rows:,} parsed {where} rows)"
     selected = f"of the {evidence.num_selected:,} selected labels"
     if evidence.pool is not None:

@@ -30,7 +30,7 @@ from curation.report.evidence import (
     ReviewedPurity,
     Rival,
     compute_brier_excess,
-    foresee_purity,
+    predict_purity,
 )
 from curation.report.html import render
 from curation.report.record import PossibleGroups, ReviewRecord
@@ -445,11 +445,11 @@ def test_the_purity_foreseen_is_that_of_validation_rows_of_the_same_trust() -> N
             np.mean(np.digitize(chosen, edges) == b) * right_N[np.digitize(trust_N, edges) == b].mean()
             for b in range(10)
         )
-        found = foresee_purity(rows, "trust", 400, chosen)
+        found = predict_purity(rows, "trust", 400, chosen)
         assert found.purity.value == pytest.approx(expected, abs=2e-3)
         assert found.purity.low < (1 + low) / 2 < found.purity.high
-    assert foresee_purity(rows, "trust", 400, rng.random(500)).drop.low > 0.3  # validation's top is 95 % right
-    assert foresee_purity(rows, "trust", 400, np.zeros(0)) is None
+    assert predict_purity(rows, "trust", 400, rng.random(500)).drop.low > 0.3  # validation's top is 95 % right
+    assert predict_purity(rows, "trust", 400, np.zeros(0)) is None
 
 
 def test_the_intervals_that_decide_have_their_level() -> None:
