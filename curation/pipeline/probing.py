@@ -103,7 +103,7 @@ class StageAsk:
 
     @property
     def question(self) -> str:
-        """Return a value that is equal for stages that ask the same of their rows, which thus share one sample."""
+        """A fingerprint that is equal for stages that ask the same of their rows; they share one sample."""
         ask = self.ask.model_copy(update=AskConfig.BARE).without({*AskConfig.SPREAD, "decoding"})
         files = [file.path for file in self.drawn_from.files]
         apart = {"shots", "stage", "seed"}
@@ -150,7 +150,7 @@ def collect_askings(
             why = "how many rows it asks about depends on earlier answers"
         elif isinstance(stage, MeasureSignal) and stage.beside_labels:
             if cast(Out, stage.labels).stage.name not in known:
-                continue  # the labelling actors do its work, too
+                continue  # the labelling actors measure it, too
             why = "its rows are labelled already, so it asks about them again"
         elif not stage.teacher.asks:
             why = NOTHING_ASKED
@@ -175,7 +175,7 @@ def _make_asking(
     examples = cast(Out, stage.examples)
     note = None
     model: Any = stage.teacher.model
-    while isinstance(model, Out):  # what is not trained yet is asked as the base from which it will be
+    while isinstance(model, Out):  # a model that is not trained yet is asked as its base
         out = model
         try:
             model = out.read(get_recorded(out, known))
@@ -191,7 +191,7 @@ def _make_asking(
         return f"its demonstrations depend on {before}; curate run --until {before} does that"
     source = config.splits.named()[examples.path[-1]].source
     teacher = stage.teacher
-    is_paid = teacher.is_served and stage.decoding.temperature > 0  # the stage finds the sample's answers
+    is_paid = teacher.is_served and stage.decoding.temperature > 0  # the stage will find these answers
     return StageAsk(
         stage=stage.name,
         rows=stage.num_rows or 0,
