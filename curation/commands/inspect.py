@@ -76,17 +76,12 @@ def _iter_named(directory: Place) -> Iterator[tuple[str, str, int | None]]:
             place = to_place(ref.uri)
             seen.add(str(place.resolve()))
             yield (stage if len(refs) == 1 else f"{stage}/{place.stem}"), ref.uri, ref.version
-    for path in iter_tables(directory):
-        if str(path.resolve()) not in seen:
-            yield str(path), str(path), None
-
-
-def iter_tables(directory: Place) -> Iterator[Place]:
-    """Yield the Lance tables under a directory; does not descend into tables."""
     for root, folders, _ in walk(directory):
         if VERSIONS in folders:
-            yield to_place(root)
-            folders.clear()
+            path = to_place(root)
+            if str(path.resolve()) not in seen:
+                yield str(path), str(path), None
+            folders.clear()  # a table has no table inside
         folders.sort()
 
 

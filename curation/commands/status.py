@@ -141,11 +141,11 @@ def make_status_json(shown: Shown) -> Json:
         "nodes": nodes,
         "last_event": last,
         **shown.parts,
-        "endpoint": compute_spent(shown.config),
+        "endpoint": summarise_spending(shown.config),
     }
 
 
-def compute_spent(config: RunConfig | FilterConfig) -> Json | None:
+def summarise_spending(config: RunConfig | FilterConfig) -> Json | None:
     """Return the questions to a server and their cost, at most for unanswered ones; ``None`` if there are none."""
     endpoint, folder = config.teacher.endpoint, config.directory / PAID
     if endpoint is None or not folder.is_dir() or (spending := read_spending(str(folder))) is None:

@@ -103,7 +103,13 @@ def verify(target: str, update: Update, allow_code: Collection[str] = ()) -> Ver
     if (home / MANIFEST).is_file():
         again = "restore the file, or give `curate filter` another output, for which it labels again"
         checker = Checker(home=home, found=found, redo=lambda _: again)
-        _list_filter(checker)
+        try:
+            content = load_content(home)
+        except (RunDirError, UnicodeDecodeError) as error:
+            checker.add(None, MANIFEST, str(error))
+        else:
+            for file in [] if content is None else content["files"]:
+                checker.name({file["path"]: Content(file["bytes"], SHA256 + file["sha256"])}, int(file["rows"]))
         _list_run(checker, f"{WORK}/")
     elif (home / PACKAGE).is_file():
         checker = Checker(home=home, found=found, redo=lambda _: "copy it again, or `curate export-trust RUN_DIR`")
@@ -147,17 +153,6 @@ def _list_run(checker: Checker, below: str = "") -> None:
         checker.name(files or {}, record.rows, name, below)
     for versions in () if isinstance(home, Remote) else sorted(home.rglob(VERSIONS)):
         for path in (below + str(path.relative_to(str(home))) for path in find_torn(versions.parent)):
-            if path not in checker.files:  # of a table that is being filled
+            if path not in checker.files:  # else it is of a finished table, and read like its other files
                 problem = "is a version that was cut off while it was written"
                 checker.add(None, path, problem, "`curate run` goes on from the version before it")
-
-
-def _list_filter(checker: Checker) -> None:
-    """Add the files that the manifest of a filter's output names."""
-    try:
-        content = load_content(checker.home)
-    except (RunDirError, UnicodeDecodeError) as error:
-        checker.add(None, MANIFEST, str(error))
-        return
-    for file in [] if content is None else content["files"]:
-        checker.name({file["path"]: Content(file["bytes"], SHA256 + file["sha256"])}, int(file["rows"]))
