@@ -32,7 +32,7 @@ _RULES: Mapping[str, Callable[[Any], Json]] = {
 }
 """The section ``keep`` by each option that chooses a rule."""
 NUM_ROUNDS = 10
-"""Maximum number of newest rounds of which a line tells."""
+"""Maximum number of rounds, the newest, that have a line of their own."""
 
 
 def make_filter_config(inputs: Sequence[str], overrides: Sequence[str], options: JsonView) -> FilterConfig:

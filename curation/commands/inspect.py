@@ -51,7 +51,7 @@ def record_of(path: str) -> Place | None:
     """Return the folder with the record of a run directory or of a filter's output; None if the path is neither."""
     try:
         return record_in(to_place(path))
-    except RunDirError:  # a URL that Lance supports and a run does not
+    except RunDirError:  # a URL of a kind that Lance reads, and that cannot hold a run
         return None
 
 

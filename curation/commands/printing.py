@@ -32,7 +32,7 @@ def _load_template(path: str) -> "Template":
 
 
 def render_text(template: str, facts: JsonView, **further: object) -> str:
-    """Return facts as lines, by a template given as ``package:file``; acting characters in values are escaped."""
+    """Return facts as lines, by a template given as ``package:file``; control characters in values are escaped."""
     return _load_template(template).render(facts, **further).rstrip("\n")
 
 

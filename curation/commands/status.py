@@ -24,8 +24,8 @@ from curation.teachers.endpoint_paid import read_spending
 from curation.telemetry.standing import Standing, Work
 
 TAIL_BYTES = 64 * 1024
-OF_THE_LIVING = frozenset({"rows_per_second", "seconds_left", "answered", "work"})
-"""Fields of a progress event that are meaningless once its driver has ended."""
+LIVE_FIELDS = frozenset({"rows_per_second", "seconds_left", "answered", "work"})
+"""Fields of a progress event that say nothing once its driver has ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,7 @@ def make_status_json(shown: Shown) -> Json:
             continue
         last = event
         if event["event"] == "progress":
-            kept = event.items() if shown.holder else [item for item in event.items() if item[0] not in OF_THE_LIVING]
+            kept = event.items() if shown.holder else [item for item in event.items() if item[0] not in LIVE_FIELDS]
             under_way[event["stage"]] = dict(kept)
         elif event["event"] in ("started", "finished", "failed", "stopped"):
             under_way.pop(event["stage"], None)
@@ -146,7 +146,7 @@ def make_status_json(shown: Shown) -> Json:
 
 
 def summarise_spending(config: RunConfig | FilterConfig) -> Json | None:
-    """Return the questions to a server and their cost, at most for unanswered ones; ``None`` if there are none."""
+    """Return the questions to a server and their cost, for unanswered ones its maximum; ``None`` without any."""
     endpoint, folder = config.teacher.endpoint, config.directory / PAID
     if endpoint is None or not folder.is_dir() or (spending := read_spending(str(folder))) is None:
         return None

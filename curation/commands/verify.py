@@ -56,7 +56,7 @@ class Checker:
     home: Place
     found: Verified
     redo: Callable[[str | None], str]
-    """Function that returns how to remake the files of a stage, or, for None, those of no stage."""
+    """Function that returns how to remake the files of a stage or, for None, files that belong to no stage."""
     files: dict[str, tuple[str | None, Content]] = field(default_factory=dict)
     """Stage and recorded content by path; the first entry for a path is kept."""
 

@@ -48,7 +48,21 @@ def _write(text: str, name: str, content: JsonView, directory: Place) -> tuple[P
 
 def render(report: JsonView) -> str:
     """Return the page as text, without external resources and deterministic for a report and a time zone."""
-    figures = [_draw_figures(generation) for generation in report["generations"]]
+    figures = []
+    for generation in report["generations"]:
+        prefix, drawn = f"g{generation['index']}", dict[str, str]()
+        chance = None if generation["evidence"] is None else generation["evidence"]["chance"]
+        if (found := generation["risk_curves"]) is not None:
+            drawn["risk_curves"] = charts.draw_risk_chart(f"{prefix}-risk_curves", found)
+        if (found := generation["purity_curves"]) is not None:
+            drawn["purity_curves"] = charts.draw_purity_chart(f"{prefix}-purity_curves", found, chance=chance)
+        for where, bins in generation["reliability"].items():
+            name = f"reliability_{where}"
+            drawn[name] = charts.draw_reliability_chart(f"{prefix}-{name}", bins, chance=chance)
+        if any(len(arm["curves"]["loss"]) > 1 for arm in generation["training"].values()):
+            figure = charts.draw_training_figure(generation["training"])
+            drawn["training"] = charts.render_svg(figure, f"{prefix}-training")
+        figures.append({name: Markup(svg) for name, svg in drawn.items()})  # our own SVG, without user text
     return _find_template(f"{_HERE}:report.html.j2").render(
         report=report,
         rules=RULES,
@@ -103,23 +117,6 @@ def _render_parts(generation: JsonView) -> list[Json]:
         page = _find_template(feature.page).render(found=found, figures=drawn)
         parts.append({"name": name, "title": feature.title or name, "html": Markup(page)})
     return parts
-
-
-def _draw_figures(generation: JsonView) -> dict[str, Markup]:
-    """Return the SVG of each figure that the generation has numbers for."""
-    prefix, drawn = f"g{generation['index']}", dict[str, str]()
-    chance = None if generation["evidence"] is None else generation["evidence"]["chance"]
-    if (found := generation["risk_curves"]) is not None:
-        drawn["risk_curves"] = charts.draw_risk_chart(f"{prefix}-risk_curves", found)
-    if (found := generation["purity_curves"]) is not None:
-        drawn["purity_curves"] = charts.draw_purity_chart(f"{prefix}-purity_curves", found, chance=chance)
-    for where, bins in generation["reliability"].items():
-        name = f"reliability_{where}"
-        drawn[name] = charts.draw_reliability_chart(f"{prefix}-{name}", bins, chance=chance)
-    if any(len(arm["curves"]["loss"]) > 1 for arm in generation["training"].values()):
-        figure = charts.draw_training_figure(generation["training"])
-        drawn["training"] = charts.render_svg(figure, f"{prefix}-training")
-    return {name: Markup(svg) for name, svg in drawn.items()}  # our own SVG, without user text
 
 
 def collect_search(found: JsonView, tune: JsonView, **facts: Any) -> Json:

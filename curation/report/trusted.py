@@ -30,7 +30,7 @@ from curation.report.record import GROUND_TRUTH, GenerationRecord, RunInputs
 from curation.report.rows import GradedRows
 from curation.tables import io
 
-LOOKED_AT, CHARACTERS = 2_000, 40
+MOST_READ, CHARACTERS = 2_000, 40
 """Number of unreadable labels to read, and number of characters of each; the most frequent ones are shown."""
 
 
@@ -157,7 +157,7 @@ def _count_unread(record: GenerationRecord) -> Json:
     counts, found = record.label_counts["pool"], Counter[str]()
     if counts["unparsed"]:
         labels, unread_rows = io.open_table(record.labels["pool"]), "label IS NULL AND error IS NULL"
-        texts = labels.to_table(columns=["completion"], filter=unread_rows, limit=LOOKED_AT)["completion"]
+        texts = labels.to_table(columns=["completion"], filter=unread_rows, limit=MOST_READ)["completion"]
         found.update(" ".join((text or "").split())[:CHARACTERS] for text in texts.to_pylist())
     return {
         "num_rows": counts["rows"] - sum(counts["errors"].values()),

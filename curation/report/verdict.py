@@ -64,18 +64,18 @@ def with_verdict(numbers: JsonView, reviews: Sequence[ReviewRecord], directory: 
     if (judged := found.pop("judged")) is None:
         return {"verdict": None, **found}
     selection, index, arm, trust = TableRef.from_json(judged["table"]), judged["index"], judged["arm"], judged["trust"]
-    people = find_reviewed_purity(reviews, index, arm, selection, trust=trust, confidence=CONFIDENCE)
+    people = find_reviewed_purity(reviews, index, arm, selection, trust)
     evidence = replace(_EVIDENCE.validate_python(found["evidence"]), checked=people)
     return {"verdict": reach_verdict(evidence, directory)._asdict(), **found, "evidence": asdict(evidence)}
 
 
 def find_reviewed_purity(
-    reviews: Sequence[ReviewRecord], generation: int, arm: str, selection: TableRef, *, trust: float, confidence: float
+    reviews: Sequence[ReviewRecord], generation: int, arm: str, selection: TableRef, trust: float
 ) -> ReviewedPurity | None:
     """Return a selection's purity by the review that decided the most of its rows; ``None`` if no review is about it.
 
     Reviews of an earlier selection of the arm are skipped, and those in which people decided no row of some stratum of
-    the selection. ``confidence`` is that of ``decisive``.
+    the selection. ``trust`` is the mean trust of the selected rows.
     """
     found = []
     for review in reviews:
@@ -92,7 +92,7 @@ def find_reviewed_purity(
                 [metrics.compute_finite_share(given["right"], n, size, confidence=level) for given, n, size in drawn],
                 [size / sum(sizes) for size in sizes],
             )
-            for level in (metrics.CONFIDENCE, confidence)
+            for level in (metrics.CONFIDENCE, CONFIDENCE)
         )
         found.append(
             ReviewedPurity(

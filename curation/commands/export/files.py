@@ -49,7 +49,7 @@ def write_folder(target: Place, *, force: bool, marker: str = LINEAGE) -> Iterat
                 old = folder
                 if not target.is_dir():
                     folder.rename(target)
-                elif not exchange(folder, target):  # for a moment there is none
+                elif not exchange(folder, target):  # not atomic: for a moment there is no target
                     old = folder.with_name(f"{folder.name}.old")
                     target.rename(old)
                     folder.rename(target)

@@ -145,14 +145,10 @@ class Student(RecordedRun):
         """The name of the stage that trains the student; other stages of the generation are in ``home``."""
         return f"{self.home}-{self.name}/student-{self.arm}" if self.name else f"{self.home}/student-{self.arm}"
 
-    def of_generation(self, split: str, *classes: type[Stage], of: str = "") -> StageRecord | None:
-        """Return the record of a split's first finished stage among the classes, or ``None`` if none is finished."""
-        return self.stage(self.generation, split, *classes, of=of, branch=self.branch)
-
     @property
     def selecting(self) -> StageRecord | None:
         """The record of the stage that selected the student's rows."""
-        return self.of_generation("pool", Select)
+        return self.stage(self.generation, "pool", Select, branch=self.branch)
 
     @cached_property
     def measured(self) -> Json | None:
@@ -190,7 +186,7 @@ def find_student(run: Place, arm: str | None, generation: int | None, name: str 
     done = [
         name
         for name, record in manifest.stages.items()
-        if "training" in record.outputs and "digest" in record.inputs  # which no other training has
+        if "training" in record.outputs and "digest" in record.inputs  # only trainings of students have both
     ]
     trained = f"trained students: {', '.join(sorted(done)) or 'none'}"
     generation = choose_generation(config, generation, trained)
@@ -234,7 +230,7 @@ def find_selection(config: RunConfig, manifest: Manifest, arm: str | None, gener
             f"{directory}: no rows of the arm {arm} yet, stage {student.home}/select is not done; "
             f"`curate run {directory}` goes on with it"
         )
-    pairs = student.of_generation("pool", WritePreferences)
+    pairs = student.stage(generation, "pool", WritePreferences, branch=student.branch)
     if pairs is not None and pairs.inputs["selected"].get(arm) == made["table"]:
         made = pairs.outputs["arms"][arm]
     return replace(student, record=selected), TableRef.from_json(made["table"])

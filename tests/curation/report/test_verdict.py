@@ -144,7 +144,7 @@ def test_the_purity_that_people_found_is_that_of_the_strata(run: RunRecord) -> N
         return ReviewRecord(name=name, strata=given, **{**last, **fields})
 
     def of(*reviews: ReviewRecord) -> ReviewedPurity | None:
-        return find_reviewed_purity(reviews, 0, "trust", selection, trust=0.7, confidence=0.99)
+        return find_reviewed_purity(reviews, 0, "trust", selection, 0.7)
 
     one = of(review("one", (10**9, True, 80, 20, 3), (500, False, 0, 9, 0)))
     assert one is not None and (one.rows, one.open, one.people, one.purity.value) == (100, 3, 2, 0.8)
