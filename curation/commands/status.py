@@ -44,11 +44,6 @@ class Shown:
     """Lines to show after those on the stages."""
     parts: JsonView = field(default_factory=dict)
 
-    @property
-    def is_finished(self) -> bool:
-        """Whether all stages are known and have nothing left to do."""
-        return bool(self.states) and all(status.is_settled for status in self.states)
-
     @cached_property
     def holder(self) -> lease.Holder | None:
         """The driver that works in the directory."""
@@ -103,7 +98,7 @@ def describe_status(shown: Shown) -> list[str]:
         fields=json.dumps(
             {key: value for key, value in (facts["last_event"] or {}).items() if key not in ("time", "event")}
         ),
-        verdict_lines=describe_verdict(facts) if shown.is_finished else [],
+        verdict_lines=describe_verdict(facts) if shown.states else [],
         further=list(shown.further),
         age=lambda event: f"{max(0.0, time.time() - event['time']):.0f}",
         progress=describe_progress,
