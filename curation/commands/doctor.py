@@ -119,9 +119,9 @@ def check_ray_disk() -> Finding:
 def rate_shared_memory(free: int | None = None, total: int | None = None) -> Finding:
     """Return whether ``free`` bytes of /dev/shm suffice for Ray's default object store; None: as on this machine."""
     free = shutil.disk_usage("/dev/shm").free if free is None else free
-    wanted = min(STORE_SHARE * (memory.read_usable_memory().total if total is None else total), STORE_MOST)
-    fix = f"start the container with --shm-size={wanted / GIB + 1:.0f}g; objects go to disk otherwise"
-    return rate_room(f"/dev/shm, of which Ray's object store takes {wanted / GIB:.1f} GiB", free, wanted, fix)
+    store = min(STORE_SHARE * (memory.read_usable_memory().total if total is None else total), STORE_MOST)
+    fix = f"start the container with --shm-size={store / GIB + 1:.0f}g; objects go to disk otherwise"
+    return rate_room(f"/dev/shm, of which Ray's object store takes {store / GIB:.1f} GiB", free, store, fix)
 
 
 def check_gpu() -> Finding:
@@ -150,9 +150,9 @@ def check_vllm() -> Finding:
         return ok("not installed; transformers label")
     if version.partition("+")[0] in TESTED:
         return ok(f"{version} is installed")
-    wanted = " or ".join(TESTED)
-    fix = f'install vLLM {wanted} (`pip install "trust-curation[vllm]"`), or set teacher.backend: transformers'
-    return warn(f"{version} is installed; tested with {wanted}", fix)
+    versions = " or ".join(TESTED)
+    fix = f'install vLLM {versions} (`pip install "trust-curation[vllm]"`), or set teacher.backend: transformers'
+    return warn(f"{version} is installed; tested with {versions}", fix)
 
 
 def find_existing(path: Path) -> Path:

@@ -101,17 +101,17 @@ def find_deals(config: RunConfig, manifest: Manifest) -> Deals:
             sources = tuple(dict.fromkeys([*deals[-1].sources, *added.values()]))
             deals.append(Deal(splits=tuple(added), sources=sources))
 
-    rows, names, given = list[RowsConfig](), set[str](), config.rows.splits
+    rows, names, every = list[RowsConfig](), set[str](), config.rows.splits
     for number, deal in enumerate(deals):
         names |= set(deal.splits)
-        changed: Json = {name: None for name in given.named() if name not in names and not name.startswith(_PROBE)}
-        changed["probes"] = {name: probe for name, probe in given.probes.items() if _PROBE + name in names}
+        changed: Json = {name: None for name in every.named() if name not in names and not name.startswith(_PROBE)}
+        changed["probes"] = {name: probe for name, probe in every.probes.items() if _PROBE + name in names}
         record = manifest.stages.get(format_prepare_name(number)) if number + 1 < len(deals) else None
         if record is not None:  # its overlap stays as it was handled; a key holds no defaults
-            default = type(given).model_fields["overlap"].default
+            default = type(every).model_fields["overlap"].default
             changed["overlap"] = record.inputs["config"]["splits"].get("overlap", default)
         kept = {name: source for name, source in config.rows.sources.items() if name in deal.sources}
-        rows.append(config.rows.model_copy(update={"splits": given.model_copy(update=changed), "sources": kept}))
+        rows.append(config.rows.model_copy(update={"splits": every.model_copy(update=changed), "sources": kept}))
     return Deals(deals=tuple(deals), rows=tuple(rows))
 
 
@@ -141,12 +141,12 @@ def _select_part(identity: JsonView, splits: set[str], sources: set[str]) -> Jso
     if "sources" in part:
         part["sources"] = {name: value for name, value in part["sources"].items() if name in sources}
     if "splits" in part:
-        given = part["splits"]
+        every = part["splits"]
         kept = {
             name: value
-            for name, value in given.items()
+            for name, value in every.items()
             if value is not None and (name in splits or not isinstance(value, Mapping))
         }
-        probes = {name: value for name, value in given.get("probes", {}).items() if _PROBE + name in splits}
+        probes = {name: value for name, value in every.get("probes", {}).items() if _PROBE + name in splits}
         part["splits"] = kept | {"probes": probes}
     return part

@@ -206,15 +206,15 @@ def _describe_model_tests(
 ) -> list[Out]:
     """Return the grades of one model by one decoding, one table per test run."""
     evaluation = generation.config.evaluation
-    drawn, kind = evaluation.decodings[decoding], "" if decoding == MAIN else f"-{decoding}"
-    num_runs, found = evaluation.runs(drawn), []
+    settings, kind = evaluation.decodings[decoding], "" if decoding == MAIN else f"-{decoding}"
+    num_runs, found = evaluation.runs(settings), []
     for number in range(num_runs):
         stage = f"test-{name}{kind}" if num_runs == 1 else f"test-{name}{kind}-{number}"
         test = Label(
             **generation.place(stage, "test", of=stage),
             examples=generation.tables["test"],
             teacher=answering,
-            decoding=drawn,
+            decoding=settings,
             fitted={},
             domain=domain,
             seed=generation.seed(stage),

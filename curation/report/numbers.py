@@ -53,13 +53,13 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
     num_again = record.repeats["num_rows"] - record.repeats["num_questions"]
     num_candidates = num_pool - (int(num_again * num_pool / record.repeats["num_pool"]) if num_again else 0)
     foreseen = {} if pool is not None else trusted.predict_purities(rows, num_candidates)
-    chosen = {arm: _collect_selected(rows, arm, foreseen.get(arm)) for arm in selected}
-    students = tested.collect_students(run, record, chosen)
+    selections = {arm: _collect_selected(rows, arm, foreseen.get(arm)) for arm in selected}
+    students = tested.collect_students(run, record, selections)
     # The verdict is about the method's arm, or else about the first arm that ranks and has scores.
     ranking = (arm for arm in selected if ARMS[arm].ranked and not ARMS[arm].gold)
     scored = (arm for arm in ranking if ARMS[arm].trust in rows.graded["source"].scores)
     arm = REFERENCE_ARM if REFERENCE_ARM in selected else next(scored, None)
-    varied = class_table.measure_diversity(record, num_pool, run.seed)
+    diversity = class_table.measure_diversity(record, num_pool, run.seed)
     classes = class_table.collect_class_table(run, record, arm)
     shown: Json = {"judged": None, "evidence": None, "rows": None}
     if arm is not None:
@@ -67,7 +67,7 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         trust = float(trust_M.mean()) if len(trust_M) else 0.0
         shown = {
             "judged": {"index": record.index, "arm": arm, "table": table, "trust": trust},
-            "evidence": asdict(trusted.collect_evidence(rows, arm, num_candidates, varied, classes, students)),
+            "evidence": asdict(trusted.collect_evidence(rows, arm, num_candidates, diversity, classes, students)),
             "rows": collect_samples(run, record, arm, selected[arm], rows.sets),
         }
     numbers = {
@@ -82,9 +82,9 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "num_pool": num_pool,
         "repeats": dict(record.repeats),
         **students,
-        "students": tested.collect_further_students(run, record, chosen),
+        "students": tested.collect_further_students(run, record, selections),
         "asked_unlike": tested.explain_unlike(run.config),
-        "diversity": varied,
+        "diversity": diversity,
         "classes": classes,
         "teacher": {
             "test": tested.compute_accuracy(tests, TEACHER),
@@ -129,7 +129,7 @@ def _read_rows(run: RunInputs, record: GenerationRecord) -> trusted.MeasuredRows
     if teacher.get("backend") == GIVEN and not teacher.get("reader"):
         free = []  # given labels have no log-probabilities
     ruling = [ARMS[record.budget["reference"]].trust] if record.budget["risk"] else []
-    functions = list(dict.fromkeys([REFERENCE_ARM, *free, *trusted.list_ranking(tables), *ruling]))
+    functions = list(dict.fromkeys([REFERENCE_ARM, *free, *trusted.list_ranking_functions(tables), *ruling]))
 
     labels = record.labels["pool"]
     num_pool = io.count(labels, filter=io.make_answered_filter(labels))

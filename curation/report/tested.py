@@ -76,7 +76,7 @@ TRAINED = {"rows_trained": "num_rows", "rows_dropped": "num_dropped", "epochs": 
 """Fields of an arm in the report by those of its training's record."""
 
 
-def collect_students(run: RunInputs, record: GenerationRecord, chosen: Mapping[str, Json]) -> Json:
+def collect_students(run: RunInputs, record: GenerationRecord, selections: Mapping[str, Json]) -> Json:
     """Return a base's students from the facts of each arm's selection: training, and results.
 
     ``withheld`` of an arm says why it is not compared with ground truth, or is None. If :func:`explain_unlike` has a
@@ -88,7 +88,7 @@ def collect_students(run: RunInputs, record: GenerationRecord, chosen: Mapping[s
         differs = format_difference(gain["difference"], gain["low"], gain["high"])
         nothing = f"ground truth differs from the base by {differs}, so nothing is sure to be recovered"
     entries = []
-    for arm, facts in chosen.items():
+    for arm, facts in selections.items():
         training = record.training.get(arm)
         trained = {name: None if training is None else training[of] for name, of in TRAINED.items()}
         results = collect_test_results(arm, tests, margin=margin, seed=run.seed, nothing=nothing)
@@ -110,7 +110,7 @@ def collect_students(run: RunInputs, record: GenerationRecord, chosen: Mapping[s
     }
 
 
-def collect_further_students(run: RunInputs, record: GenerationRecord, chosen: Mapping[str, Json]) -> list[Json]:
+def collect_further_students(run: RunInputs, record: GenerationRecord, selections: Mapping[str, Json]) -> list[Json]:
     """Return the further students, each with ``name`` and the keys of :func:`collect_students`.
 
     ``against_first`` is the student's accuracy minus that of the student that teaches, by arm, paired by test row.
@@ -120,9 +120,9 @@ def collect_further_students(run: RunInputs, record: GenerationRecord, chosen: M
     for name in record.students:
         own = replace(record, students={}, **record.students[name])
         tests = read_tests(own.tests)
-        both = {arm: {"own": tests[arm], "first": first[arm]} for arm in chosen if arm in tests and arm in first}
+        both = {arm: {"own": tests[arm], "first": first[arm]} for arm in selections if arm in tests and arm in first}
         against = {arm: compare_models(pair, "own", "first", run.seed) for arm, pair in both.items()}
-        found.append({"name": name, **collect_students(run, own, chosen), "against_first": against})
+        found.append({"name": name, **collect_students(run, own, selections), "against_first": against})
     return found
 
 
@@ -283,7 +283,7 @@ def collect_decodings(record: GenerationRecord, evaluation: Mapping[str, object]
     config = EvaluationConfig.model_validate(evaluation)
     tests = {MAIN: read_tests(record.tests)}
     tests |= {name: read_tests(of_models) for name, of_models in record.further_tests.items()}
-    alike = [name for name, drawn in config.decodings.items() if drawn.constrained == config.decoding.constrained]
+    alike = [name for name, decoding in config.decodings.items() if decoding.constrained == config.decoding.constrained]
     confidence, models = 1 - (1 - metrics.CONFIDENCE) / max(len(alike), 1), []
     for model in tests[MAIN]:
         found = {name: compute_accuracy(tests[name], model, confidence=confidence) for name in alike}
@@ -293,8 +293,8 @@ def collect_decodings(record: GenerationRecord, evaluation: Mapping[str, object]
         models.append({"name": model, "accuracy": accuracy, "best": best})
     return {
         "decodings": [
-            {"name": name, "words": describe_decoding(drawn), "num_runs": config.runs(drawn)}
-            for name, drawn in config.decodings.items()
+            {"name": name, "words": describe_decoding(decoding), "num_runs": config.runs(decoding)}
+            for name, decoding in config.decodings.items()
         ],
         "best_is": f"best of {NUMBERS.get(len(alike), len(alike))}, chosen on the test set" if len(alike) > 1 else None,
         "num_alike": len(alike),

@@ -67,7 +67,7 @@ class MeasuredRows:
 
 
 def collect_evidence(
-    rows: MeasuredRows, arm: str, num_candidates: int, varied: Json, classes: Json | None, students: Json
+    rows: MeasuredRows, arm: str, num_candidates: int, diversity: Json, classes: Json | None, students: Json
 ) -> Evidence:
     """Return the evidence on the arm shown, with the numbers of the report's tables that the verdict reads."""
     run, record, source, seed = rows.run, rows.record, rows.graded["source"], rows.run.seed
@@ -84,7 +84,7 @@ def collect_evidence(
         control = checks.measure_control(
             examples, run.domain, parsed, function, share, seed=seed, confidence=CONFIDENCE
         )
-    num_fit, num_repeats, of_pool = fit.get("num_fit"), fit.get("num_repeats"), varied["pool"]
+    num_fit, num_repeats, of_pool = fit.get("num_fit"), fit.get("num_repeats"), diversity["pool"]
     evidence = Evidence(
         arm=arm,
         chance=checks.compute_chance(examples, run.domain, known.row_ids_N, seed),
@@ -101,7 +101,7 @@ def collect_evidence(
         labels={
             "num_labelled": of_pool["num_rows"],
             "num_given": of_pool["num_labels"],
-            "num_selected": varied["arms"][arm]["num_labels"],
+            "num_selected": diversity["arms"][arm]["num_labels"],
         },
         classes=as_evidence(classes),
         gold_student=_describe_gold_student(students, record, run.config),
@@ -189,7 +189,7 @@ def predict_purities(rows: MeasuredRows, num_candidates: int) -> dict[str, Estim
     return found
 
 
-def list_ranking(arms: Iterable[str]) -> list[str]:
+def list_ranking_functions(arms: Iterable[str]) -> list[str]:
     """Return the trust functions by which arms rank, the method's first."""
     return list(dict.fromkeys([REFERENCE_ARM, *(ARMS[arm].trust for arm in arms if ARMS[arm].ranked)]))
 
@@ -199,14 +199,14 @@ def measure_trust(rows: MeasuredRows) -> Json:
 
     ``told`` are sentences on the reference arm's function.
     """
-    ranked, fit, constant = list_ranking(rows.selected), rows.record.trust_fit, rows.graded["source"].readable.distinct
-    tables: Json = {}
+    ranked, fit, tables = list_ranking_functions(rows.selected), rows.record.trust_fit, Json()
+    constant = rows.graded["source"].readable.distinct.share
     for where, graded in rows.sets.items():
         # There are fewer validation rows than pool rows: take the same share of them.
         num_top = graded.scale(rows.record.n) if where == "pool" else rows.scale_count(len(graded))
         seen, tables[where] = graded.readable, {}
         if len(seen):
-            table = tables[where]["parsed"] = measures.measure_functions(seen, num_top, constant.share, rows.run.seed)
+            table = tables[where]["parsed"] = measures.measure_functions(seen, num_top, constant, rows.run.seed)
             for name, found in table["functions"].items():
                 found["is_arm"] = name in ranked
     words = render_sentences("trust", fit.get("kind"), fit.get("choice"))

@@ -81,7 +81,7 @@ def find_reviewed_purity(
     for review in reviews:
         strata = [stratum for stratum in review.strata if stratum["selected"]]
         answers = [stratum["answers"] for stratum in strata]
-        decided = [given["right"] + given["wrong"] for given in answers]
+        decided = [counts["right"] + counts["wrong"] for counts in answers]
         is_mine = (review.generation, review.arm, review.selection) == (generation, arm, selection)
         if not is_mine or not strata or not all(decided):
             continue
@@ -89,7 +89,7 @@ def find_reviewed_purity(
         drawn = [*zip(answers, decided, sizes, strict=True)]
         purity, decisive = (
             metrics.compute_weighted_mean(
-                [metrics.compute_finite_share(given["right"], n, size, confidence=level) for given, n, size in drawn],
+                [metrics.compute_finite_share(counts["right"], n, size, confidence=level) for counts, n, size in drawn],
                 [size / sum(sizes) for size in sizes],
             )
             for level in (metrics.CONFIDENCE, CONFIDENCE)
@@ -98,7 +98,7 @@ def find_reviewed_purity(
             ReviewedPurity(
                 review=review.name,
                 rows=sum(decided),
-                open=sum(given["unsure"] for given in answers),
+                open=sum(counts["unsure"] for counts in answers),
                 people=len(review.people),
                 purity=purity,
                 decisive=decisive,
@@ -110,10 +110,10 @@ def find_reviewed_purity(
 
 def find_gravest(verdicts: Sequence[Mapping[str, object] | None]) -> Json | None:
     """Return the gravest verdict of a chain's generations, the last of several equal ones."""
-    given = [(index, found) for index, found in enumerate(verdicts) if found is not None]
-    if not given:
+    known = [(index, found) for index, found in enumerate(verdicts) if found is not None]
+    if not known:
         return None
-    index, worst = max(given, key=lambda item: (LEVELS.index(item[1]["level"]), item[0]))
+    index, worst = max(known, key=lambda item: (LEVELS.index(item[1]["level"]), item[0]))
     return {**worst, "generation": index if len(verdicts) > 1 else None}
 
 

@@ -39,22 +39,22 @@ def read_run(run: Place) -> tuple[RunConfig, Manifest]:
     return load_config(run / "config.yaml", (f"run_dir={json.dumps(str(run))}",)), Manifest.load(run)
 
 
-def choose_generation(config: RunConfig, generation: int | None, there: str) -> int:
-    """Return the requested generation, or the last one; ``there`` is the end of the message that refuses another."""
+def choose_generation(config: RunConfig, generation: int | None, known: str) -> int:
+    """Return the requested generation, or the last one; an error ends with ``known``, what the run has."""
     last = max(0, len(config.generations) - 1)
     if generation is not None and not 0 <= generation <= last:
-        raise ExportError(f"generation {generation}: the run's generations are 0 to {last}; {there}")
+        raise ExportError(f"generation {generation}: the run's generations are 0 to {last}; {known}")
     return last if generation is None else generation
 
 
-def choose_arm(config: RunConfig, arm: str | None, there: str) -> str:
-    """Return the requested arm, or ``trust`` or the only one; ``there`` ends the message that refuses another."""
+def choose_arm(config: RunConfig, arm: str | None, known: str) -> str:
+    """Return the requested arm, or ``trust`` or the only one; an error ends with ``known``, what the run has."""
     arms = config.selection.arms
     if arm is None and REFERENCE_ARM not in arms and len(arms) > 1:
-        raise ExportError(f"arm: name one of the run's arms ({', '.join(arms)}); {there}")
+        raise ExportError(f"arm: name one of the run's arms ({', '.join(arms)}); {known}")
     found = arm or (REFERENCE_ARM if REFERENCE_ARM in arms else arms[0])
     if found not in arms:
-        raise ExportError(f"arm {found}: the run's arms are {', '.join(arms)}; {there}")
+        raise ExportError(f"arm {found}: the run's arms are {', '.join(arms)}; {known}")
     return found
 
 

@@ -211,23 +211,17 @@ def read_questions(fit: Fit) -> tuple[Question, ...]:
         labelling = fit.labels(split)
         if labelling is None or fit.config.domain_of(split) != config:
             continue
-        tables = TableRef.from_json(labelling.inputs["examples"]), TableRef.from_json(labelling.outputs["labels"])
-        return collect_questions(domain, _iter_rows(*tables))
+        scanner = io.open_table(TableRef.from_json(labelling.outputs["labels"])).scanner(
+            columns=["row_id", "completion", "label"],
+            filter="error IS NULL AND label IS NOT NULL",
+            limit=NUM_READ,
+            scan_in_order=True,
+        )
+        found = {row["row_id"]: (row["completion"], row["label"]) for row in scanner.to_table().to_pylist()}
+        filter = f"row_id IN ({', '.join(map(str, found)) or 'NULL'})"
+        examples = io.read(TableRef.from_json(labelling.inputs["examples"]), filter=filter).to_pylist()
+        return collect_questions(domain, ((example, *found[example["row_id"]]) for example in examples))
     return ()
-
-
-def _iter_rows(examples: TableRef, labels: TableRef) -> Iterator[tuple[dict[str, Any], str, str | None]]:
-    scanner = io.open_table(labels).scanner(
-        columns=["row_id", "completion", "label"],
-        filter="error IS NULL AND label IS NOT NULL",
-        limit=NUM_READ,
-        scan_in_order=True,
-    )
-    found = {row["row_id"]: row for row in scanner.to_table().to_pylist()}
-    wanted = ", ".join(map(str, found)) or "NULL"
-    for example in io.read(examples, filter=f"row_id IN ({wanted})").to_pylist():
-        row = found[example["row_id"]]
-        yield example, row["completion"], row["label"]
 
 
 def sample_reference(fit: Fit, function: "StateTrust", further: Sequence[str] = ()) -> Reference:
