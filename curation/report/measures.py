@@ -52,24 +52,19 @@ def measure_functions(rows: GradedRows, num_top: int, constant: float, seed: int
             }
             for name in rows.scores
         },
-        "constant": compute_constant_metrics(rows, constant, seed),
+        "constant": {"value": constant, **compute_errors(rows, np.full(len(rows), constant), seed)},
     }
-
-
-def compute_constant_metrics(graded: GradedRows, constant: float, seed: int) -> Json:
-    """Return ECE and Brier score of a constant trust, the baseline of all trust functions."""
-    return {"value": constant, **_compute_errors(graded, np.full(len(graded), constant), seed)}
 
 
 def measure_calibration(graded: GradedRows, function: str, seed: int) -> Json:
     """Return AUC, ECE and Brier score of a trust function."""
     score = graded.scores[function]
     auc = graded.auc(score.raw_N)
-    return {"auc": None if auc is None else auc.to_json(), **_compute_errors(graded, score.trust_N, seed)}
+    return {"auc": None if auc is None else auc.to_json(), **compute_errors(graded, score.trust_N, seed)}
 
 
-def _compute_errors(graded: GradedRows, trust_N: Float64s, seed: int) -> Json:
-    """Return ECE and Brier score of a trust."""
+def compute_errors(graded: GradedRows, trust_N: Float64s, seed: int) -> Json:
+    """Return ECE and Brier score of a trust in each row."""
     return {
         name: measure(trust_N, graded.correct_N, seed=seed, cluster_N=graded.cluster_N).to_json()
         for name, measure in (("ece", metrics.ece), ("brier", metrics.brier))

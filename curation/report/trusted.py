@@ -234,7 +234,7 @@ def measure_regimes(rows: MeasuredRows) -> list[Json]:
                 **measures.measure_calibration(seen, REFERENCE_ARM, seed),
                 "num_top": num_top,
                 "purity_at_n": seen.rank_by_score(REFERENCE_ARM, [num_top])[0].to_json() if num_top else None,
-                "constant": measures.compute_constant_metrics(seen, constant, seed),
+                "constant": {"value": constant, **measures.compute_errors(seen, np.full(len(seen), constant), seed)},
             }
             lines.append({"set": name, "regime": regime, **found})
     return lines
