@@ -121,8 +121,8 @@ Classes = list[str] | dict[str, str]
 def settle(config: RunConfig) -> RunConfig:
     """Return the configuration with its classes and, by source, the options of the domain that labelled rows decide.
 
-    A run directory that was opened before keeps the options that it began with, unless a source's rows were asked in
-    another way. The run's own domain is that of the labelled split.
+    A run directory that was opened before keeps the options that it began with, unless a source's rows are asked
+    differently now. The run's own domain is that of the labelled split.
 
     Raises:
         ConfigError: the rows do not decide; the message names the key.

@@ -1,4 +1,4 @@
-"""Difficulty: of the pool and of each arm's rows, and shares of right answers by it, of labels and of students.
+"""Difficulty of the pool and of each arm's rows, and accuracy of labels and of students by difficulty.
 
 Paper, App. "Difficulty Distribution in Quantitative Reasoning" (table by difficulty bin). Bins have round edges and one
 width. Pool and test split have separate bins, because their scales may differ (Omni-MATH against AIME).

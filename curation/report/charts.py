@@ -89,7 +89,7 @@ def open_figure(width: float, height: float) -> Iterator["Figure"]:
 
 
 def as_chart(x: str, y: str) -> Callable[[Callable[Concatenate["Axes", P], None]], Callable[Concatenate[str, P], str]]:
-    """Make a function that draws on axes one that takes an SVG's name in their place, and returns the SVG.
+    """Turn a function that draws on axes into one that takes the name of an SVG instead, and returns the SVG.
 
     ``x`` and ``y`` are the labels of the axes, if the function sets no others. The legend is above the plot.
     """

@@ -256,7 +256,7 @@ def is_excluded_by_gold(record: GenerationRecord) -> bool:
     return any(found["num_gold_only"] for found in record.too_long.values())
 
 
-def compute_risk_curves(of: trusted.MeasuredRows) -> Json | None:
+def compute_risk_curves(measured: trusted.MeasuredRows) -> Json | None:
     """Return a risk-controlled budget's noise on calibration, its bound, and noise at deployment, by share of the pool.
 
     Paper, figure "Risk-controlled threshold calibration". The cuts are quantiles of the scores of the pool, and the
@@ -264,7 +264,7 @@ def compute_risk_curves(of: trusted.MeasuredRows) -> Json | None:
     at deployment is known only if the run has an audit set. The result is ``None`` if the budget has no risk rule, or a
     cut for each class.
     """
-    run, record, pool = of.run, of.record, of.pool
+    run, record, pool = measured.run, measured.record, measured.pool
     risk = record.budget["risk"]
     if risk is None or "classes" in risk:  # cuts for each class are in the table of classes
         return None
@@ -278,13 +278,13 @@ def compute_risk_curves(of: trusted.MeasuredRows) -> Json | None:
         return np.asarray(table["row_id"].to_numpy())
 
     trust = ARMS[record.budget["reference"]].trust
-    rows, out_M = of.graded["calibration"], read_too_long("pool")
+    rows, out_M = measured.graded["calibration"], read_too_long("pool")
     if rows.cluster_N is not None:  # one row of each cluster, so that rows count as independent draws
         assert rows.question_N is not None, "grades have both"
         rows = rows.subset(find_independent(rows.question_N, rows.row_ids_N, rows.cluster_N))
     raw_N = rows.scores[trust].raw_N
     may_N = rows.parsed_N & (raw_N > LOWEST) & ~np.isin(rows.row_ids_N, read_too_long("calibration"))
-    every = read_scores(record.labels["pool"], [trust], share=of.share, seed=derive(run.seed, SAMPLE))
+    every = read_scores(record.labels["pool"], [trust], share=measured.share, seed=derive(run.seed, SAMPLE))
     scored = every.scores[trust]
     kept_N = every.parsed_N & (scored.raw_N > LOWEST) & ~np.isin(every.row_ids_N, out_M)
     pool_N = np.where(kept_N, scored.raw_N, -np.inf).astype(np.float32).astype(np.float64)
@@ -327,7 +327,7 @@ def compute_risk_curves(of: trusted.MeasuredRows) -> Json | None:
         "level": found.level,
         "start": found.start,
         "num_calibration": found.num_rows,
-        "num_pool": of.num_pool,
+        "num_pool": measured.num_pool,
         "num_graded": None if pool is None else len(pool),
         "points": points,
         "chosen": chosen,

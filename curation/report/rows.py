@@ -67,7 +67,7 @@ class GradedRows:
     drawn: float = 1.0
     """Share of the split's rows that were drawn."""
     among: Mapping[str, Graded] = field(default_factory=dict)
-    """Grades of all rows that each arm selected; without an arm's, those among these rows are taken."""
+    """Grades of all rows that each arm selected; of an arm without an entry, the selected rows that are here count."""
 
     def __len__(self) -> int:
         return len(self.row_ids_N)

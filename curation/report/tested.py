@@ -73,7 +73,7 @@ def compute_accuracy(tests: Tests, name: str, *, confidence: float = metrics.CON
 
 
 TRAINED = {"rows_trained": "num_rows", "rows_dropped": "num_dropped", "epochs": "num_epochs"}
-"""Fields of an arm in the report by those of its training's record."""
+"""Fields of a training's record, by the field of an arm in the report."""
 
 
 def collect_students(run: RunInputs, record: GenerationRecord, selections: Mapping[str, Json]) -> Json:

@@ -75,7 +75,7 @@ class RecordedRun:
 
     @classmethod
     def of(cls, place: Place) -> Self:
-        """Return the run in a directory; refuse another directory, and a run without rows."""
+        """Return the run in a directory; refuse a directory that is no run, and a run without rows."""
         config, manifest = read_run(place)
         if "prepare" not in manifest.stages:
             raise TableError(
@@ -152,7 +152,7 @@ class Student(RecordedRun):
 
     @cached_property
     def measured(self) -> Json | None:
-        """The generation's ``metrics.json`` on the exported part, or ``None`` if it was not computed since."""
+        """The generation's ``metrics.json``, or ``None`` if it was not computed after the exported part."""
         return None if self.record is None else read_numbers_after(self.manifest, self.record, self.generation)
 
     @property
