@@ -39,12 +39,12 @@ def find(path: str, name: str | None = None) -> tuple[str, int | None]:
     if record is None:
         raise TableError(f"{path}: is not a run directory (no manifest.json), so it has no stage {name!r}")
     refs = {known: (uri, version) for known, uri, version in _iter_named(record)}
-    below = [known for known in refs if known.startswith(f"{name}/")]
-    if name not in refs and len(below) > 1:
-        raise TableError(f"{path}: stage {name} wrote several tables, name one: {', '.join(sorted(below))}")
-    if name not in refs and not below:
+    found = [name] if name in refs else [known for known in refs if known.startswith(f"{name}/")]
+    if len(found) > 1:
+        raise TableError(f"{path}: stage {name} wrote several tables, name one: {', '.join(sorted(found))}")
+    if not found:
         raise TableError(f"{path}: no table of the run is called {name!r}; there are {', '.join(refs) or 'none'}")
-    return refs.get(name) or refs[below[0]]
+    return refs[found[0]]
 
 
 def record_of(path: str) -> Place | None:
