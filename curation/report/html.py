@@ -124,11 +124,11 @@ def collect_search(found: JsonView, tune: JsonView, **facts: Any) -> Json:
 
     ``facts`` are ``name``, ``seed``, ``config_path``, ``command``, ``versions``, and ``seconds`` by stage.
     """
-    directory = to_place(found["directory"])
-    trials, finals = (
-        [json.loads(path.read_text()) for path in sorted(folder.iterdir(), key=str) if path.name.endswith(".json")]
-        for folder in (directory / "trials", directory / "finals")
-    )
+    directory, fits = to_place(found["directory"]), list[list[Json]]()
+    for folder in (directory / "trials", directory / "finals"):
+        files = sorted((file for file in folder.iterdir() if file.name.endswith(".json")), key=str)
+        fits.append([json.loads(file.read_text()) for file in files])
+    trials, finals = fits
     done = [trial for trial in trials if trial["outcome"] is not None]
     ranked = sorted(done, key=lambda trial: (-trial["outcome"]["value"], trial["number"]))
     board = [*ranked, *(trial for trial in trials if trial["outcome"] is None)]
