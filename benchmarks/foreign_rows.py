@@ -22,7 +22,7 @@ from curation.filter.stages.pool_shift import Rows, compare
 from curation.metrics import compute_proportion
 from curation.metrics.foreign import compute_distances, count_passing
 from curation.metrics.shift import compare_samples
-from curation.report.evidence import Evidence, Material, weigh, widen_interval
+from curation.report.evidence import Evidence, EvidenceInputs, compute_evidence, widen_interval
 from curation.report.rows import FunctionScores, GradedRows
 from curation.report.verdict import reach_verdict
 from curation.stages.shift import describe_foreign
@@ -91,8 +91,8 @@ def simulate(share: float, rng: np.random.Generator) -> set[str]:
         return GradedRows(row_ids_N=ids_N, correct_N=rows.correct_N, parsed_N=parsed_N, scores={"trust": scores})
 
     known, foreign = judged(held, raw_K, 0), None if passing is None else describe_foreign(passing)
-    evidence = weigh(
-        Material(
+    evidence = compute_evidence(
+        EvidenceInputs(
             known=Evidence(arm="trust", chance=None, shift=shift.to_json(), foreign=foreign),
             function="trust",
             validation=replace(known, seed=seed),

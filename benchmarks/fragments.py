@@ -141,7 +141,7 @@ def tiny(directory: Path, num_fragments: int) -> dict[str, float]:
     assert timed("status: existence and sizes", lambda: find_lost(directory, {"tiny": sealed})) == {}
     found = Verified(target=uri)
     checker = Checker(home=directory, found=found, redo=str)
-    checker.name(load(directory, sealed) or {}, num_fragments, "tiny")
+    checker.add_files(load(directory, sealed) or {}, num_fragments, "tiny")
     timed("verify", lambda: checker.read(lambda _: None))
     assert not found.damage and found.files > num_fragments
     compacted = timed("compact", lambda: compact(ref, 256))

@@ -27,7 +27,7 @@ from scipy.special import ndtr
 from curation.domains.class_counts import SeenLabels, UnseenLabels
 from curation.metrics.shift import compare_samples, compare_texts
 from curation.report.checks import find_near_copies
-from curation.report.evidence import Material
+from curation.report.evidence import EvidenceInputs
 from curation.report.record import PossibleGroups
 from curation.report.rows import FunctionScores, GradedRows
 from curation.stages.preview import is_possible_group
@@ -38,7 +38,7 @@ from train.combining import assign_folds
 NUM_CLASSES, RAREST = 20, 0.001
 
 
-def unseen_class(of: Material, rng: np.random.Generator, *, wrong: bool) -> Material:
+def unseen_class(of: EvidenceInputs, rng: np.random.Generator, *, wrong: bool) -> EvidenceInputs:
     """Change the pool's labels: with ``wrong``, 30 % are of a class that the source lacks."""
     share_C = np.geomspace(RAREST, 1, NUM_CLASSES)
     share_C /= share_C.sum()
@@ -54,7 +54,7 @@ def unseen_class(of: Material, rng: np.random.Generator, *, wrong: bool) -> Mate
     return replace(of, known=known)
 
 
-def near_copied(of: Material, rng: np.random.Generator, *, wrong: bool) -> Material:
+def near_copied(of: EvidenceInputs, rng: np.random.Generator, *, wrong: bool) -> EvidenceInputs:
     """Change texts of the selected rows: with ``wrong`` to near-copies of one, which are as sure as the surest rows."""
     num_pool, num = 1_460, 60
     pattern = words if wrong or rng.random() < 0.5 else sums if rng.random() < 0.5 else patterns
@@ -104,7 +104,7 @@ def edited(text: str, rng: np.random.Generator) -> str:
     return " ".join(parts)
 
 
-def other_texts(of: Material, rng: np.random.Generator, *, wrong: bool) -> Material:
+def other_texts(of: EvidenceInputs, rng: np.random.Generator, *, wrong: bool) -> EvidenceInputs:
     """Change the comparison of texts: with ``wrong`` the pool is about something else."""
     other = np.where(rng.random(len(_ZIPF)) < 0.5, _ZIPF, rng.permutation(_ZIPF))
     share = 0.75 * _ZIPF + 0.25 * other / other.sum() if wrong else _ZIPF
@@ -117,7 +117,7 @@ def other_texts(of: Material, rng: np.random.Generator, *, wrong: bool) -> Mater
     return replace(of, known=replace(of.known, shift=found.to_json()))
 
 
-def other_users(of: Material, rng: np.random.Generator, *, wrong: bool) -> Material:
+def other_users(of: EvidenceInputs, rng: np.random.Generator, *, wrong: bool) -> EvidenceInputs:
     """Change the column of users in 1,000 rows of each split: with ``wrong`` the pool has others."""
     alone = not wrong and rng.random() < 0.5
     users = [range(1_000), range(1_000, 2_000)] if alone else [rng.integers(30, size=1_000) for _ in range(2)]
@@ -181,7 +181,7 @@ def fitted_on_users(
     return rows, pool_trust_N, pool_right_N
 
 
-def grouped_users(of: Material, rng: np.random.Generator, *, wrong: bool) -> Material:
+def grouped_users(of: EvidenceInputs, rng: np.random.Generator, *, wrong: bool) -> EvidenceInputs:
     """Draw rows of users: with ``wrong`` trust knows nothing but whose a row is."""
     rows, trust_N, _ = fitted_on_users(rng, wrong=wrong, grouped=True)
     return replace(
@@ -193,7 +193,7 @@ def grouped_users(of: Material, rng: np.random.Generator, *, wrong: bool) -> Mat
     )
 
 
-POOLS: Mapping[str, tuple[Callable[..., Material], str]] = {
+POOLS: Mapping[str, tuple[Callable[..., EvidenceInputs], str]] = {
     "unseen class": (unseen_class, "unseen"),
     "near-copies": (near_copied, "near-copies"),
     "other texts": (other_texts, "shift"),

@@ -1,8 +1,8 @@
 """Errors of the report's verdict over simulated healthy and sick runs: ``python -m benchmarks.verdicts``.
 
 A run is simulated as scores and correctness of rows, which pass through the code that makes the report's record
-(``curation.report.evidence.weigh``) and the rules (``curation.report.verdict``). Trust is calibrated as in a fit, by
-Platt scaling on separate rows. Kinds of runs:
+(``curation.report.evidence.compute_evidence``) and the rules (``curation.report.verdict``). Trust is calibrated as in a
+fit, by Platt scaling on separate rows. Kinds of runs:
 
 - ``healthy``: AUC .70 to .92, 300 to 3,000 parsed validation rows, 30 to 80 % of the labels right, and more than 55 %
   of the selected ones; half of the runs have an audit, and half of these harmlessly shifted states; a false alarm is
@@ -49,7 +49,7 @@ from benchmarks.verdict_pools import POOLS
 from curation.arms import FREE
 from curation.metrics import Estimate, compute_proportion
 from curation.metrics.shift import compare_samples
-from curation.report.evidence import FALSE_ALARMS, Evidence, Material, Quality, find_rivals, weigh
+from curation.report.evidence import Evidence, EvidenceInputs, Quality, compute_evidence, find_rivals
 from curation.report.rows import FunctionScores, GradedRows
 from curation.report.rules import USE
 from curation.report.verdict import ReportVerdict, reach_verdict
@@ -171,10 +171,10 @@ def rows(num: int, share: float, auc: float, rng: np.random.Generator, first: in
 
 def simulate(drawn: Drawn, rng: np.random.Generator) -> ReportVerdict:
     """Draw a run's rows, and judge it."""
-    return reach_verdict(weigh(material(drawn, rng)), "RUN_DIR")
+    return reach_verdict(compute_evidence(material(drawn, rng)), "RUN_DIR")
 
 
-def material(drawn: Drawn, rng: np.random.Generator) -> Material:
+def material(drawn: Drawn, rng: np.random.Generator) -> EvidenceInputs:
     """Draw a run's rows."""
     num_pool, num_fit = 4_000, 4 * drawn.num_validation
     fitted, _ = rows(num_fit, drawn.share_right, drawn.auc, rng, 0)
@@ -209,7 +209,7 @@ def material(drawn: Drawn, rng: np.random.Generator) -> Material:
         parsed_N=np.ones(len(fitted) + len(held_out), dtype=bool),
         scores={},
     )
-    return Material(
+    return EvidenceInputs(
         known=Evidence(arm="trust", chance=drawn.chance, shift=shift),
         function="trust",
         validation=replace(held_out, seed=seed),
@@ -228,7 +228,7 @@ def in_pools(kind: str, num: int, seed: int, *, wrong: bool) -> tuple[int, Count
     found = []
     for _ in range(num):
         drawn = replace(healthy(rng), audit=False, moved=0.0)
-        found.append(reach_verdict(weigh(change(material(drawn, rng), rng, wrong=wrong)), "RUN_DIR"))
+        found.append(reach_verdict(compute_evidence(change(material(drawn, rng), rng, wrong=wrong)), "RUN_DIR"))
     said = Counter(item["rule"] for judged in found for item in judged.findings)
     return sum(judged.level == USE for judged in found), said
 
@@ -329,7 +329,7 @@ def compared(drawn: Rivalry, rng: np.random.Generator) -> Evidence:
         chance=None,
         foreseen=None,
         shift=None,
-        rivals=find_rivals(graded, where, "trust", num_top, seed, false_alarms=FALSE_ALARMS),
+        rivals=find_rivals(graded, where, "trust", num_top, seed),
     )
 
 

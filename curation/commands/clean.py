@@ -1,8 +1,8 @@
 """``curate clean``: removes superseded results of a run directory, by age.
 
-They are the directories that the run made for stages which ran again later with other settings. It keeps everything
-newer than the given age, whatever a record of the manifest names, and the output of a running stage. It holds the
-lease, so that no driver writes meanwhile.
+They are directories that the run made for stages which ran again later with other settings. The command keeps what is
+newer than the given age, what a record of the manifest names, and the output of a running stage. It holds the lease, so
+that no driver writes meanwhile.
 """
 
 import json
@@ -21,7 +21,7 @@ from curation.storage.paths import Place, StoredObject, list_files, remove, requ
 
 
 def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[tuple[Place, list[StoredObject]]]:
-    """Remove results that were superseded ``hours`` hours ago or more, unless ``dry``; yield each folder, its files."""
+    """Remove results superseded at least ``hours`` hours ago, unless ``dry``; yield each folder with its files."""
     require_reachable(directory)
     record = record_in(directory)
     if record is None:

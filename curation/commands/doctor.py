@@ -43,7 +43,7 @@ class Finding(NamedTuple):
 
 
 ok, warn, fail = partial(Finding, "ok"), partial(Finding, "warn"), partial(Finding, "fail")
-"""Findings of a check that passed; with which a run may be slow or end early; with which it cannot start."""
+"""Findings: all is well; a run may be slow or end early; a run cannot start."""
 
 
 def examine(
@@ -51,7 +51,7 @@ def examine(
 ) -> Iterator[tuple[str, Finding]]:
     """Yield the name and the finding of each check as soon as it ends.
 
-    Settings of Ray and the run directory are those of a configuration; ``address`` of a cluster overrides its own.
+    Ray's settings and the run directory are those of a configuration; ``address`` overrides that of its cluster.
     """
     settings, directory = RayConfig(), to_place("runs")
     if config_path is not None:
@@ -119,9 +119,9 @@ def check_ray_disk() -> Finding:
 def rate_shared_memory(free: int | None = None, total: int | None = None) -> Finding:
     """Return whether ``free`` bytes of /dev/shm suffice for Ray's default object store; None: as on this machine."""
     free = shutil.disk_usage("/dev/shm").free if free is None else free
-    wanted = min(STORE_SHARE * (memory.read_usable_memory().total if total is None else total), STORE_MOST)
-    fix = f"start the container with --shm-size={wanted / GIB + 1:.0f}g; objects go to disk otherwise"
-    return rate_room(f"/dev/shm, of which Ray's object store takes {wanted / GIB:.1f} GiB", free, wanted, fix)
+    store = min(STORE_SHARE * (memory.read_usable_memory().total if total is None else total), STORE_MOST)
+    fix = f"start the container with --shm-size={store / GIB + 1:.0f}g; objects go to disk otherwise"
+    return rate_room(f"/dev/shm, of which Ray's object store takes {store / GIB:.1f} GiB", free, store, fix)
 
 
 def check_gpu() -> Finding:
@@ -150,9 +150,9 @@ def check_vllm() -> Finding:
         return ok("not installed; transformers label")
     if version.partition("+")[0] in TESTED:
         return ok(f"{version} is installed")
-    wanted = " or ".join(TESTED)
-    fix = f'install vLLM {wanted} (`pip install "trust-curation[vllm]"`), or set teacher.backend: transformers'
-    return warn(f"{version} is installed; tested with {wanted}", fix)
+    versions = " or ".join(TESTED)
+    fix = f'install vLLM {versions} (`pip install "trust-curation[vllm]"`), or set teacher.backend: transformers'
+    return warn(f"{version} is installed; tested with {versions}", fix)
 
 
 def find_existing(path: Path) -> Path:
@@ -169,21 +169,19 @@ def check_writing(directory: Place) -> Finding:
                 write_atomically(folder / "file", text)
                 if (folder / "file").read_text() != text:
                     return fail(f"{directory}: a file reads back differently from what was written", STORE_FIX)
-            if not _is_lease_exclusive(folder / "register"):
+            first, second = make_register(folder / "register"), make_register(folder / "register")
+            token = first.put_if_absent("first")
+            if (  # of two drivers, one alone may get a new lease, and one alone may take over an existing one
+                token is None
+                or second.put_if_absent("second") is not None
+                or second.put_if_match("third", token) is None
+                or first.put_if_match("fourth", token) is not None
+            ):
                 return fail(f"{directory}: two drivers can get the lease", LEASE_FIX)
     except OSError as error:
         fix = "put the run directory where it can be written (run_dir)"
         return fail(f"{directory}: {error.strerror or error}", fix)
     return ok(f"{directory}: writes, reads back, replaces and leases")
-
-
-def _is_lease_exclusive(directory: Place) -> bool:
-    """Return whether the lease refuses the second of two drivers, both for a new lease and for an existing one."""
-    first, second = make_register(directory), make_register(directory)
-    token = first.put_if_absent("first")
-    if token is None or second.put_if_absent("second") is not None:
-        return False
-    return second.put_if_match("third", token) is not None and first.put_if_match("fourth", token) is None
 
 
 @contextmanager

@@ -32,27 +32,27 @@ _RULES: Mapping[str, Callable[[Any], Json]] = {
 }
 """The section ``keep`` by each option that chooses a rule."""
 NUM_ROUNDS = 10
-"""Maximum number of newest rounds of which a line tells."""
+"""Maximum number of rounds, the newest, that have a line of their own."""
 
 
 def make_filter_config(inputs: Sequence[str], overrides: Sequence[str], options: JsonView) -> FilterConfig:
     """Return the configuration of a filter, given as ``CONFIG`` or as ``PACKAGE POOL`` with options, by their names."""
     if len(inputs) not in (1, 2):
         raise ConfigError(f"takes a CONFIG, or PACKAGE and POOL; found {len(inputs)} arguments")
-    given = {key: options[name] for name, key in _KEYS.items() if options[name] not in (None, False, ())}
-    given |= {name: {} for name in list_flags() if options[name]}
+    settings = {key: options[name] for name, key in _KEYS.items() if options[name] not in (None, False, ())}
+    settings |= {name: {} for name in list_flags() if options[name]}
     rules = [name for name in _RULES if options[name] is not None]
     if len(rules) > 1:
         raise ConfigError(f"filter: {' and '.join(f'--{name}' for name in rules)} are two rules; give one")
     for name in rules:
-        given["keep"] = _RULES[name](options[name])
+        settings["keep"] = _RULES[name](options[name])
     if len(inputs) == 1:
-        return load_filter(inputs[0], overrides, given)
-    if "output.path" not in given:
+        return load_filter(inputs[0], overrides, settings)
+    if "output.path" not in settings:
         raise ConfigError("filter: no output is given; add -o OUT")
     if not rules:
         raise ConfigError("filter: no rule for the rows to keep is given; add --keep, --threshold or --certified")
-    return load_filter(None, overrides, {"package": inputs[0], "pool.path": inputs[1], **given})
+    return load_filter(None, overrides, {"package": inputs[0], "pool.path": inputs[1], **settings})
 
 
 def describe_filtered(filtered: Filtered, home: str) -> Iterator[str]:

@@ -39,19 +39,19 @@ def find(path: str, name: str | None = None) -> tuple[str, int | None]:
     if record is None:
         raise TableError(f"{path}: is not a run directory (no manifest.json), so it has no stage {name!r}")
     refs = {known: (uri, version) for known, uri, version in _iter_named(record)}
-    below = [known for known in refs if known.startswith(f"{name}/")]
-    if name not in refs and len(below) > 1:
-        raise TableError(f"{path}: stage {name} wrote several tables, name one: {', '.join(sorted(below))}")
-    if name not in refs and not below:
+    found = [name] if name in refs else [known for known in refs if known.startswith(f"{name}/")]
+    if len(found) > 1:
+        raise TableError(f"{path}: stage {name} wrote several tables, name one: {', '.join(sorted(found))}")
+    if not found:
         raise TableError(f"{path}: no table of the run is called {name!r}; there are {', '.join(refs) or 'none'}")
-    return refs.get(name) or refs[below[0]]
+    return refs[found[0]]
 
 
 def record_of(path: str) -> Place | None:
     """Return the folder with the record of a run directory or of a filter's output; None if the path is neither."""
     try:
         return record_in(to_place(path))
-    except RunDirError:  # a URL that Lance supports and a run does not
+    except RunDirError:  # a URL of a kind that Lance reads, and that cannot hold a run
         return None
 
 
@@ -76,17 +76,12 @@ def _iter_named(directory: Place) -> Iterator[tuple[str, str, int | None]]:
             place = to_place(ref.uri)
             seen.add(str(place.resolve()))
             yield (stage if len(refs) == 1 else f"{stage}/{place.stem}"), ref.uri, ref.version
-    for path in iter_tables(directory):
-        if str(path.resolve()) not in seen:
-            yield str(path), str(path), None
-
-
-def iter_tables(directory: Place) -> Iterator[Place]:
-    """Yield the Lance tables under a directory; does not descend into tables."""
     for root, folders, _ in walk(directory):
         if VERSIONS in folders:
-            yield to_place(root)
-            folders.clear()
+            path = to_place(root)
+            if str(path.resolve()) not in seen:
+                yield str(path), str(path), None
+            folders.clear()  # a table has no table inside
         folders.sort()
 
 

@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 def with_own_modules(ctx: click.Context, parameter: click.Parameter, value: T) -> T:
     """Make modules beside a configuration file importable, but none of a run directory or a package."""
-    given = value[0] if isinstance(value, tuple) and len(value) == 1 else value
-    if isinstance(given, str) and Path(given).is_file():
-        own_modules.search_beside(given)
+    path = value[0] if isinstance(value, tuple) and len(value) == 1 else value
+    if isinstance(path, str) and Path(path).is_file():
+        own_modules.search_beside(path)
     return value
 
 

@@ -26,23 +26,19 @@ def _load_template(path: str) -> "Template":
         lstrip_blocks=True,
         finalize=lambda value: escape_text(str(value)),
     )
-    environment.filters |= {"as": format_as, "repr": repr, "size": format_size, "speed": format_speed}
+    environment.filters |= {"repr": repr, "size": format_size, "speed": format_speed}
+    environment.filters["as"] = lambda value, form: "none" if value is None else format(value, form)
     return environment.get_template(file)
 
 
 def render_text(template: str, facts: JsonView, **further: object) -> str:
-    """Return facts as lines, by a template given as ``package:file``; acting characters in values are escaped."""
+    """Return facts as lines, by a template given as ``package:file``; control characters in values are escaped."""
     return _load_template(template).render(facts, **further).rstrip("\n")
 
 
 def show(facts: JsonView, template: str, *, as_json: bool) -> None:
     """Print facts by a template (:func:`render_text`), or as JSON."""
     echo(json.dumps(facts, indent=1, default=str) if as_json else render_text(template, facts))
-
-
-def format_as(value: object, form: str) -> str:
-    """Return a value by a format of Python, or ``none``."""
-    return "none" if value is None else format(value, form)
 
 
 def format_size(num_bytes: int) -> str:

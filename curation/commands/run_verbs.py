@@ -164,7 +164,7 @@ def report(
         config, overrides = find_run_config(configs[0], overrides)
         settings = load.load_config(config, overrides)
         page = settings.directory / "report.html"
-        if manifest.Manifest.load(settings.directory).is_current:  # else its stages are not known, and its report stays
+        if manifest.Manifest.load(settings.directory).is_current:  # a run of another format keeps its report
             page = running.rewrite_report(
                 settings, config_path=config, command=format_command("run", config, overrides)
             )
@@ -226,7 +226,7 @@ def show_plan(
     """Print the plan of a run or a filter, by the options of ``curate plan``."""
     if no_probe and num_rows is not None:
         raise ConfigError("--no-probe: makes no forecast; leave out --probe, or --no-probe")
-    with redirect_stdout(sys.stderr):  # where Ray's warnings go, too: what this command prints is the plan alone
+    with redirect_stdout(sys.stderr):  # as Ray's warnings do, so that stdout has the plan alone
         planned = planning.make_plan(config, probe=not no_probe, num_rows=num_rows, recut=recut)
     facts = planned.to_json()
     show(facts, "curation.commands:plan.j2", as_json=as_json)

@@ -24,8 +24,8 @@ from curation.teachers.endpoint_paid import read_spending
 from curation.telemetry.standing import Standing, Work
 
 TAIL_BYTES = 64 * 1024
-OF_THE_LIVING = frozenset({"rows_per_second", "seconds_left", "answered", "work"})
-"""Fields of a progress event that are meaningless once its driver has ended."""
+LIVE_FIELDS = frozenset({"rows_per_second", "seconds_left", "answered", "work"})
+"""Fields of a progress event that say nothing once its driver has ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +43,6 @@ class Shown:
     further: Sequence[str] = ()
     """Lines to show after those on the stages."""
     parts: JsonView = field(default_factory=dict)
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether all stages are known and have nothing left to do."""
-        return bool(self.states) and all(status.is_settled for status in self.states)
 
     @cached_property
     def holder(self) -> lease.Holder | None:
@@ -103,7 +98,7 @@ def describe_status(shown: Shown) -> list[str]:
         fields=json.dumps(
             {key: value for key, value in (facts["last_event"] or {}).items() if key not in ("time", "event")}
         ),
-        verdict_lines=describe_verdict(facts) if shown.is_finished else [],
+        verdict_lines=describe_verdict(facts) if shown.states else [],
         further=list(shown.further),
         age=lambda event: f"{max(0.0, time.time() - event['time']):.0f}",
         progress=describe_progress,
@@ -127,7 +122,7 @@ def make_status_json(shown: Shown) -> Json:
             continue
         last = event
         if event["event"] == "progress":
-            kept = event.items() if shown.holder else [item for item in event.items() if item[0] not in OF_THE_LIVING]
+            kept = event.items() if shown.holder else [item for item in event.items() if item[0] not in LIVE_FIELDS]
             under_way[event["stage"]] = dict(kept)
         elif event["event"] in ("started", "finished", "failed", "stopped"):
             under_way.pop(event["stage"], None)
@@ -141,12 +136,12 @@ def make_status_json(shown: Shown) -> Json:
         "nodes": nodes,
         "last_event": last,
         **shown.parts,
-        "endpoint": compute_spent(shown.config),
+        "endpoint": summarise_spending(shown.config),
     }
 
 
-def compute_spent(config: RunConfig | FilterConfig) -> Json | None:
-    """Return the questions to a server and their cost, at most for unanswered ones; ``None`` if there are none."""
+def summarise_spending(config: RunConfig | FilterConfig) -> Json | None:
+    """Return the questions to a server and their cost, for unanswered ones its maximum; ``None`` without any."""
     endpoint, folder = config.teacher.endpoint, config.directory / PAID
     if endpoint is None or not folder.is_dir() or (spending := read_spending(str(folder))) is None:
         return None

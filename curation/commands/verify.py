@@ -56,15 +56,17 @@ class Checker:
     home: Place
     found: Verified
     redo: Callable[[str | None], str]
-    """Function that returns how to remake the files of a stage, or, for None, those of no stage."""
+    """Function that returns how to remake the files of a stage or, for None, files that belong to no stage."""
     files: dict[str, tuple[str | None, Content]] = field(default_factory=dict)
     """Stage and recorded content by path; the first entry for a path is kept."""
 
-    def add(self, stage: str | None, path: str, problem: str, redo: str | None = None) -> None:
+    def add_damage(self, stage: str | None, path: str, problem: str, redo: str | None = None) -> None:
         """Record one damaged file or table."""
         self.found.damage.append(Damage(stage=stage, path=path, problem=problem, redo=redo or self.redo(stage)))
 
-    def name(self, files: Mapping[str, Content | None], rows: int, stage: str | None = None, below: str = "") -> None:
+    def add_files(
+        self, files: Mapping[str, Content | None], rows: int, stage: str | None = None, below: str = ""
+    ) -> None:
         """Add files of the folder ``below``, which hold ``rows`` rows; files without content are not read."""
         new = {f"{below}{path}": (stage, content) for path, content in files.items() if content is not None}
         self.files = new | self.files
@@ -83,7 +85,7 @@ class Checker:
             for done in as_completed(waiting):
                 path, stage, size = waiting[done]
                 if (problem := done.result()) is not None:
-                    self.add(stage, path, problem)
+                    self.add_damage(stage, path, problem)
                 found.files += 1
                 found.bytes += size
                 update(Standing(rows=found.rows * found.bytes // max(1, total), total=found.rows))
@@ -103,18 +105,24 @@ def verify(target: str, update: Update, allow_code: Collection[str] = ()) -> Ver
     if (home / MANIFEST).is_file():
         again = "restore the file, or give `curate filter` another output, for which it labels again"
         checker = Checker(home=home, found=found, redo=lambda _: again)
-        _list_filter(checker)
+        try:
+            content = load_content(home)
+        except (RunDirError, UnicodeDecodeError) as error:
+            checker.add_damage(None, MANIFEST, str(error))
+        else:
+            for file in [] if content is None else content["files"]:
+                checker.add_files({file["path"]: Content(file["bytes"], SHA256 + file["sha256"])}, int(file["rows"]))
         _list_run(checker, f"{WORK}/")
     elif (home / PACKAGE).is_file():
         checker = Checker(home=home, found=found, redo=lambda _: "copy it again, or `curate export-trust RUN_DIR`")
         try:  # as `curate filter` reads it
             check_content(load(home, allow_code=allow_code))
         except PackageError as error:
-            checker.add(None, PACKAGE, str(error).removeprefix(f"{home}: "))
+            checker.add_damage(None, PACKAGE, str(error).removeprefix(f"{home}: "))
         else:
             found.files += 1
-            files = read_json(home / PACKAGE)["files"]
-            checker.name({path: Content(file["bytes"], SHA256 + file["sha256"]) for path, file in files.items()}, 0)
+            listed = read_json(home / PACKAGE)["files"].items()
+            checker.add_files({path: Content(file["bytes"], SHA256 + file["sha256"]) for path, file in listed}, 0)
     elif (home / "manifest.json").is_file():
         checker = Checker(home=home, found=found, redo=lambda stage: f"curate run {home} --redo {stage}")
         _list_run(checker)
@@ -135,29 +143,18 @@ def _list_run(checker: Checker, below: str = "") -> None:
         stages = Manifest.load(home).stages
     except RunDirError as error:
         text = str(error).removeprefix(f"{home / 'manifest.json'}: ")
-        checker.add(None, f"{below}manifest.json", text, "restore it from a copy")
+        checker.add_damage(None, f"{below}manifest.json", text, "restore it from a copy")
         return
     found.files += 1
     found.unsealed += [name for name, record in stages.items() if "sums" not in record.sealed]
     for name, record in stages.items():
         if (files := load_seal(home, record.sealed)) is None:
             problem = "the list of the stage's files is missing, or its content changed"
-            checker.add(name, below + record.sealed["sums"], problem)
+            checker.add_damage(name, below + record.sealed["sums"], problem)
         found.files += "sums" in record.sealed
-        checker.name(files or {}, record.rows, name, below)
+        checker.add_files(files or {}, record.rows, name, below)
     for versions in () if isinstance(home, Remote) else sorted(home.rglob(VERSIONS)):
         for path in (below + str(path.relative_to(str(home))) for path in find_torn(versions.parent)):
-            if path not in checker.files:  # of a table that is being filled
+            if path not in checker.files:  # else it is of a finished table, and read like its other files
                 problem = "is a version that was cut off while it was written"
-                checker.add(None, path, problem, "`curate run` goes on from the version before it")
-
-
-def _list_filter(checker: Checker) -> None:
-    """Add the files that the manifest of a filter's output names."""
-    try:
-        content = load_content(checker.home)
-    except (RunDirError, UnicodeDecodeError) as error:
-        checker.add(None, MANIFEST, str(error))
-        return
-    for file in [] if content is None else content["files"]:
-        checker.name({file["path"]: Content(file["bytes"], SHA256 + file["sha256"])}, int(file["rows"]))
+                checker.add_damage(None, path, problem, "`curate run` goes on from the version before it")

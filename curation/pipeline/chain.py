@@ -14,7 +14,7 @@ from curation.config.trust import ROW_KEYS
 from curation.errors import ConfigError
 from curation.json_types import JsonView
 from curation.pipeline.generation import GenerationStages, describe_generation
-from curation.pipeline.growth import Deals, Files, format_prepare_name, make_first_deals
+from curation.pipeline.growth import Deals, Files, format_prepare_name, get_rows_identity, make_first_deal
 from curation.pipeline.roles import (
     GenerationSpec,
     describe_adapted_teacher,
@@ -59,19 +59,19 @@ class Chain:
 
 
 def describe(config: RunConfig, files: Files, deals: Deals | None = None) -> Chain:
-    """Return the stages of a run over ``files``, whose splits are assigned in these ``deals`` or, if None, all at once.
+    """Return the stages of a run over ``files``, whose splits are assigned by ``deals`` or, if None, all at once.
 
     Raises:
         ModelError: a configured model does not exist.
         ConfigError: two splits of a chain are from different sources that share a file.
     """
-    deals = make_first_deals(config) if deals is None else deals
+    deals = deals or Deals(deals=(make_first_deal(get_rows_identity(config)),), rows=(config.rows,))
     sizes = compute_split_sizes(config, files, deals.taken(files))
     preparing, tables = _describe_preparing(config, files, deals)
     if len(config.generations) > 1:
         _check_files(config, files)
 
-    # A server has no weights here; the reader of its answers is among the helper models.
+    # A server's model has no weights here; the reader of its answers is among the helper models.
     model, teacher = config.teacher.loaded, None
     if model is not None and config.teacher.endpoint is None:
         role = "teacher" if config.teacher.reader is None else "reader"

@@ -117,7 +117,7 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
     # Trust and signals score the labels.
     scored, added = dict[str, Out](), Json()
     for split in splits:
-        added = describe_part("columns", generation, {"labels": labels}, split)  # in the end the pool's
+        added = describe_part("columns", generation, {"labels": labels}, split)  # the last are the pool's
         columns = {name: stage.out("signal") for name, stage in signals[split].items()}
         for of_feature in added.values():
             columns |= of_feature
@@ -160,7 +160,7 @@ def describe_generation(generation: GenerationSpec, first: Stage | None = None) 
         record["preferences"] = pairs.value("arms")
         learned = pairs if METHODS[config.student.method].learns == "pairs" else selected
 
-    # Splits, and the rows that pass the cuts, are compared by hidden states or, if there are none, splits by texts.
+    # Splits, and the rows that pass the cuts, are compared by hidden states; without these, splits by texts.
     similar = [split for split in ("source", "calibration") if split in labels]
     compared: Json = {
         **generation.place("shift", "pool"),
@@ -308,7 +308,7 @@ def _describe_selection(
     # ``divided`` stands for these keys.
     selection = config.selection.without({name for name, _, _ in parts(config, "divided")})
 
-    def choose(labels: Mapping[str, Out]) -> ChoiceInputs:
+    def make_inputs(labels: Mapping[str, Out]) -> ChoiceInputs:
         splits = {
             split: ScoredSplit(labels=labels[split], grades=grades.get(split), too_long=too_long.get(split))
             for split in labels
@@ -331,7 +331,7 @@ def _describe_selection(
 
     divided = describe_part("divided", generation, {"labels": labels, "grades": grades})
     divided = {name: inputs for name, inputs in divided.items() if inputs is not None}
-    choice = replace(choose(scored), left_out=left_out, divided=divided)
+    choice = replace(make_inputs(scored), left_out=left_out, divided=divided)
     texts: Any = None
     gold_arms = tuple(arm for arm in selection.arms if ARMS[arm].gold)
     if METHODS[config.student.method].learns != "completions":
@@ -341,10 +341,10 @@ def _describe_selection(
         # does not ask the teacher again.
         by_score = any(ARMS[arm].ranked for arm in gold_arms) or budget.reads_scores
         of_gold = selection.model_copy(update={"arms": gold_arms})
-        drawn = replace(choice if by_score else choose(labels), selection=of_gold, declared=collect_declared(of_gold))
+        drawn = choice if by_score else make_inputs(labels)
         texts = RollOut(
             **generation.place("rollouts", "pool", num_rows=None),
-            choice=drawn,
+            choice=replace(drawn, selection=of_gold, declared=collect_declared(of_gold)),
             teacher=teacher.changed(**AskConfig.BARE),
             decoding=config.teacher.decoding,
             rollout_seed=generation.seed("rollouts"),
@@ -355,6 +355,6 @@ def _describe_selection(
         **generation.place("select", "pool", num_rows=None if budget.n is None else budget.n * len(selection.arms)),
         choice=choice,
         texts=texts,
-        teacher=None if config.teacher.reader is not None else generation.teacher,  # what reads labels gave none
+        teacher=None if config.teacher.reader is not None else generation.teacher,  # a reader gave no labels
         generation=generation.index,
     )

@@ -64,8 +64,8 @@ def iter_prepare_records(manifest: Manifest) -> Iterator[StageRecord]:
 
 def get_rows_identity(config: RunConfig) -> Json:
     """Return the part of a run that defines its rows."""
-    # These two change no row id: a run that was refused for shared questions or bad rows goes on when they are set.
     rows = config.model_copy(update=config.ungraded)  # another check grades the same rows again
+    # The keys left out of splits change no row id: a run refused for shared questions or bad rows goes on with them.
     return {
         "seed": rows.seed,
         "domain": rows.domain.to_key(),
@@ -83,7 +83,7 @@ def find_deals(config: RunConfig, manifest: Manifest) -> Deals:
         RunDirError: rows that were assigned before would not stay as they are.
     """
     now = get_rows_identity(config)
-    deals = [Deal.model_validate(deal) for deal in manifest.deals] or [_make_first_deal(manifest.identity or now)]
+    deals = [Deal.model_validate(deal) for deal in manifest.deals] or [make_first_deal(manifest.identity or now)]
     if manifest.identity and manifest.identity != now:
         for number in range(1, len(deals)):
             if format_prepare_name(number) not in manifest.stages:
@@ -100,12 +100,19 @@ def find_deals(config: RunConfig, manifest: Manifest) -> Deals:
         if added := {name: split.source for name, split in config.splits.named().items() if name not in splits}:
             sources = tuple(dict.fromkeys([*deals[-1].sources, *added.values()]))
             deals.append(Deal(splits=tuple(added), sources=sources))
-    return Deals(deals=tuple(deals), rows=tuple(_iter_row_configs(config, deals, manifest)))
 
-
-def make_first_deals(config: RunConfig) -> Deals:
-    """Return the one deal of a run that has not grown."""
-    return Deals(deals=(_make_first_deal(get_rows_identity(config)),), rows=(config.rows,))
+    rows, names, every = list[RowsConfig](), set[str](), config.rows.splits
+    for number, deal in enumerate(deals):
+        names |= set(deal.splits)
+        changed: Json = {name: None for name in every.named() if name not in names and not name.startswith(_PROBE)}
+        changed["probes"] = {name: probe for name, probe in every.probes.items() if _PROBE + name in names}
+        record = manifest.stages.get(format_prepare_name(number)) if number + 1 < len(deals) else None
+        if record is not None:  # its overlap stays as it was handled; a key holds no defaults
+            default = type(every).model_fields["overlap"].default
+            changed["overlap"] = record.inputs["config"]["splits"].get("overlap", default)
+        kept = {name: source for name, source in config.rows.sources.items() if name in deal.sources}
+        rows.append(config.rows.model_copy(update={"splits": every.model_copy(update=changed), "sources": kept}))
+    return Deals(deals=tuple(deals), rows=tuple(rows))
 
 
 def describe_growth(config: RunConfig, deals: Deals, files: Files) -> str | None:
@@ -120,7 +127,7 @@ def describe_growth(config: RunConfig, deals: Deals, files: Files) -> str | None
     return f"added to the run: {new}; the rows of {stay} stay as they are"
 
 
-def _make_first_deal(identity: JsonView) -> Deal:
+def make_first_deal(identity: JsonView) -> Deal:
     """Return the deal of a run that has not grown, from the definition of its rows."""
     splits = identity.get("splits", {})
     names = [name for name, value in splits.items() if name != "probes" and isinstance(value, Mapping)]
@@ -134,28 +141,12 @@ def _select_part(identity: JsonView, splits: set[str], sources: set[str]) -> Jso
     if "sources" in part:
         part["sources"] = {name: value for name, value in part["sources"].items() if name in sources}
     if "splits" in part:
-        given = part["splits"]
+        every = part["splits"]
         kept = {
             name: value
-            for name, value in given.items()
+            for name, value in every.items()
             if value is not None and (name in splits or not isinstance(value, Mapping))
         }
-        probes = {name: value for name, value in given.get("probes", {}).items() if _PROBE + name in splits}
+        probes = {name: value for name, value in every.get("probes", {}).items() if _PROBE + name in splits}
         part["splits"] = kept | {"probes": probes}
     return part
-
-
-def _iter_row_configs(config: RunConfig, deals: Sequence[Deal], manifest: Manifest) -> Iterator[RowsConfig]:
-    """Yield the definition of the rows as of each deal."""
-    rows, names = config.rows, set[str]()
-    given = rows.splits
-    for number, deal in enumerate(deals):
-        names |= set(deal.splits)
-        changed: Json = {name: None for name in given.named() if name not in names and not name.startswith(_PROBE)}
-        changed["probes"] = {name: probe for name, probe in given.probes.items() if _PROBE + name in names}
-        record = manifest.stages.get(format_prepare_name(number)) if number + 1 < len(deals) else None
-        if record is not None:  # overlap was handled so, and stays; a key holds no defaults
-            default = type(given).model_fields["overlap"].default
-            changed["overlap"] = record.inputs["config"]["splits"].get("overlap", default)
-        sources = {name: source for name, source in rows.sources.items() if name in deal.sources}
-        yield rows.model_copy(update={"splits": given.model_copy(update=changed), "sources": sources})

@@ -46,7 +46,7 @@ def describe_numbers(opened: OpenedRun, record: report.RunRecord) -> list[Stage]
         files = opened.manifest.source_files
         try:
             return find_possible_groups(opened.config, preview(opened.config, files, opened.deals.taken(files)))
-        except (SourceError, OSError):  # numbers are also computed where the files are gone
+        except (SourceError, OSError):  # the files may be gone since
             return []
 
     config = {name: record.config.get(name) for name in READ}

@@ -55,7 +55,7 @@ class OpenedRun(Opened[RunConfig]):
     def save(self) -> None:
         """Write the definition of the run to its directory: its identity and files, and the configuration."""
         self.manifest.save()
-        settings = redact_value(self.config.model_dump(mode="json", by_alias=True))  # null, too, is a choice
+        settings = redact_value(self.config.model_dump(mode="json", by_alias=True))  # null is a choice, too
         write_atomically(self.manifest.directory / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
 
     def begin(self) -> Iterator[str]:
@@ -121,8 +121,8 @@ Classes = list[str] | dict[str, str]
 def settle(config: RunConfig) -> RunConfig:
     """Return the configuration with its classes and, by source, the options of the domain that labelled rows decide.
 
-    A run directory that was opened before keeps the options that it began with, unless a source's rows were asked in
-    another way. The run's own domain is that of the labelled split.
+    A run directory that was opened before keeps the options that it began with, unless a source's rows are asked
+    differently now. The run's own domain is that of the labelled split.
 
     Raises:
         ConfigError: the rows do not decide; the message names the key.
@@ -189,7 +189,7 @@ def with_split_classes(config: RunConfig) -> RunConfig:
         begun = identity["sources"].get(config.splits.source.source, {}).get("domain") or identity["domain"]
         recorded = begun.get("classes")
         asked = config.domain_of(LABELLED).with_options(classes=recorded).to_key()
-        if begun == asked and isinstance(recorded, list | dict):  # else the labelled split was asked in another way
+        if begun == asked and isinstance(recorded, list | dict):  # else the labelled split was asked differently
             classes = recorded
     classes = classes or _read_row_classes(config)
 
@@ -220,7 +220,7 @@ def _read_row_classes(config: RunConfig) -> Classes:
     found: set[str] = set()
     for row in _iter_labelled(config, source, files, [LABELLED], [column]):
         labels = None if row[column] is None else attempt(parse_labels, row[column], domain.options)[0]
-        found |= labels or set()  # a row that cannot be read is refused as such
+        found |= labels or set()  # unreadable rows are refused elsewhere
         if len(found) > MOST_CLASSES:
             some = ", ".join(quote_text(label, 20) for label in sorted(found)[:3])
             raise ConfigError(

@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, cast
 
 from curation.cluster import nodes
 from curation.config import ActorsConfig, AskConfig, DecodingConfig, DomainConfig, RowsConfig
@@ -57,21 +57,11 @@ class SplitRows:
         """The number of rows."""
         return sum(self.assignment.counts[name] for name in self.splits)
 
-    def draw(self, num: int) -> list[SampledRow]:
-        """Return ``num`` of the rows, drawn at random."""
-        return read_rows_at(self.files, self.assignment.draw(self.splits, num, self.seed))
-
     def ids(self, drawn: Sequence[SampledRow]) -> list[int]:
         """Return the row ids that the prepare stage gives to these rows."""
         if self.id_column is None:
             return [(row.file << FILE_SHIFT) + row.row for row in drawn]
         return [int(row.raw[self.id_column]) for row in drawn]
-
-    @classmethod
-    def of_all(cls, askings: Sequence["StageAsk"]) -> Self:
-        """Return the population of which all the stages' rows together are a random part."""
-        splits = dict.fromkeys(split for asking in askings for split in asking.drawn_from.splits)
-        return replace(cast(Self, askings[0].drawn_from), splits=tuple(splits))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +93,7 @@ class StageAsk:
 
     @property
     def question(self) -> str:
-        """Return a value that is equal for stages that ask the same of their rows, which thus share one sample."""
+        """A fingerprint that is equal for stages that ask the same of their rows; they share one sample."""
         ask = self.ask.model_copy(update=AskConfig.BARE).without({*AskConfig.SPREAD, "decoding"})
         files = [file.path for file in self.drawn_from.files]
         apart = {"shots", "stage", "seed"}
@@ -150,7 +140,7 @@ def collect_askings(
             why = "how many rows it asks about depends on earlier answers"
         elif isinstance(stage, MeasureSignal) and stage.beside_labels:
             if cast(Out, stage.labels).stage.name not in known:
-                continue  # the labelling actors do its work, too
+                continue  # the labelling actors measure it, too
             why = "its rows are labelled already, so it asks about them again"
         elif not stage.teacher.asks:
             why = NOTHING_ASKED
@@ -175,7 +165,7 @@ def _make_asking(
     examples = cast(Out, stage.examples)
     note = None
     model: Any = stage.teacher.model
-    while isinstance(model, Out):  # what is not trained yet is asked as the base from which it will be
+    while isinstance(model, Out):  # a model that is not trained yet is asked as its base
         out = model
         try:
             model = out.read(get_recorded(out, known))
@@ -191,7 +181,7 @@ def _make_asking(
         return f"its demonstrations depend on {before}; curate run --until {before} does that"
     source = config.splits.named()[examples.path[-1]].source
     teacher = stage.teacher
-    is_paid = teacher.is_served and stage.decoding.temperature > 0  # the stage finds the sample's answers
+    is_paid = teacher.is_served and stage.decoding.temperature > 0  # the stage will find these answers
     return StageAsk(
         stage=stage.name,
         rows=stage.num_rows or 0,
@@ -234,8 +224,12 @@ def probe_all(
     by_question: dict[str, list[StageAsk]] = {}
     for asking in askings:
         by_question.setdefault(asking.question, []).append(asking)
-    kinds = sorted(((SplitRows.of_all(same), same) for same in by_question.values()), key=lambda kind: -kind[0].num)
-    largest = kinds[0][0]
+    kinds = []
+    for same in by_question.values():
+        splits = dict.fromkeys(split for asking in same for split in asking.drawn_from.splits)
+        kinds.append((replace(same[0].drawn_from, splits=tuple(splits)), same))
+    kinds.sort(key=lambda kind: -kind[0].num)
+    largest, _ = kinds[0]
     if num_rows is not None and num_rows > largest.num:
         raise ConfigError(
             f"--probe: {num_rows:,} rows are asked for, and {', '.join(largest.splits)} has {largest.num:,}; "
@@ -272,7 +266,8 @@ def _make_job(
 ) -> LabelJob:
     """Return the labelling of ``num`` of the ``rows``, with the states that any of the stages keeps."""
     most = max(askings, key=lambda asking: len(asking.ask.states))
-    drawn, chunk_rows = rows.draw(num), max(1, min(most.ask.chunk_rows, -(-num // NUM_CHUNKS)))
+    drawn = read_rows_at(rows.files, rows.assignment.draw(rows.splits, num, rows.seed))
+    chunk_rows = max(1, min(most.ask.chunk_rows, -(-num // NUM_CHUNKS)))
     examples = make_example_table(get_domain(most.domain), POOL, rows.ids(drawn), [row.raw for row in drawn])
     return LabelJob(
         examples=io.write(examples, str(directory / "examples.lance")),

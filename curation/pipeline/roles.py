@@ -154,8 +154,7 @@ def describe_helper_models(
         ask = ask.model_copy(update={"backend": "transformers"})
 
     def describe(role: str, model: ModelConfig, ask: AskConfig = ask) -> TeacherUse:
-        base = describe_base_model(config, model, f"gen-0/{role}-base")
-        return describe_teacher_use(base, ask)
+        return describe_teacher_use(describe_base_model(config, model, f"gen-0/{role}-base"), ask)
 
     roles = {role: describe(role, model) for role, model in signals.models.items()}
     if signals.second_teacher is not None:
@@ -163,12 +162,8 @@ def describe_helper_models(
         second = describe_adapted_teacher(config, base, tables, sizes, name="gen-0/second-teacher")
         roles["second_teacher"] = describe_teacher_use(second, ask)
     if reward is not None:
-        in_words = ask.model_copy(update={"chat_template": reward.chat_template})
-        if reward.kind == "verifier":
-            roles["reward"] = describe("reward", reward.model, in_words)
-        else:
-            model = describe_base_model(config, reward.model, "gen-0/reward-base")
-            roles["reward"] = describe_teacher_use(model, in_words)
+        ask_reward = ask.model_copy(update={"chat_template": reward.chat_template})
+        roles["reward"] = describe("reward", reward.model, ask_reward)
     if judge is not None:
         roles[JUDGE] = describe("judge", judge.model, ask.model_copy(update={"chat_template": judge.chat_template}))
     if teacher.reading is not None and teacher.loaded is not None:

@@ -1,7 +1,7 @@
 """From a configuration to its report: opens the run directory, runs missing stages, and collects their outputs."""
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 
 from curation import report
@@ -76,11 +76,11 @@ def run_search(
         ConfigError: the space has a bad point, or the metric needs something that the run lacks.
     """
 
-    def search(opened: OpenedRun) -> list[Stage]:
+    def find_needed(opened: OpenedRun) -> list[Stage]:
         return order_stages([opened.chain.first.search.value()])
 
-    with hold_run(config, search, wait=wait, searching=True) as (opened, run):
-        stage, stages = opened.chain.first.search, search(opened)
+    with hold_run(config, find_needed, wait=wait, searching=True) as (opened, run):
+        stage, stages = opened.chain.first.search, find_needed(opened)
         found = run.do(stages)[stage.name]
         assert isinstance(found, Mapping), "a search always has something to do"
         content = report.collect_search(
@@ -93,7 +93,7 @@ def run_search(
             versions=dict(find_versions()),
             seconds={stage.name: opened.manifest.stages[stage.name].seconds for stage in stages},
         )
-        page, _ = report.write_search(content, run.directory)
+        page, _ = report.write_page("curation.report:search.html.j2", "search", content, run.directory)
         say(f"report: {page}")
         return content
 
@@ -112,12 +112,12 @@ def run_analysis(
         say(line)
     open_finished(config, "is not finished")
 
-    def analysis(opened: OpenedRun) -> list[Stage]:
+    def find_analysis(opened: OpenedRun) -> list[Stage]:
         return order_stages(extending.describe_analysis(config, opened.chain.tables, opened.chain.generations))
 
-    with hold_run(config, analysis, wait=wait, redo_by=None) as (opened, run):
-        known = run.do(opened.stages)  # nothing: it is finished
-        run.do(analysis(opened))
+    with hold_run(config, find_analysis, wait=wait, redo_by=None) as (opened, run):
+        known = run.do(opened.stages)  # reads their outputs: all are done
+        run.do(find_analysis(opened))
         record = numbers.compute(opened, record_of(opened, known, config_path, command))
         return numbers.update_report(record, run.directory)
 
@@ -148,14 +148,14 @@ def hold_run(
             check_search(config)
         return opened
 
-    def again(opened: OpenedRun) -> list[str]:
-        recorded = opened.manifest.stages  # also those of numbers and of an analysis, which follow the run's
+    def find_redone(opened: OpenedRun) -> list[str]:
+        recorded = opened.manifest.stages  # they include numbers and analyses, which are no stages of the run
         return [name if name in recorded else _find_stage(opened, name).name for name in redo]
 
     if redo:
-        again(open_run(config))
+        find_redone(open_run(config))
     by = redo_by and redo_by.format(config.directory)
-    with at_work(config.directory, opening, stages, wait=wait, redo=again, redo_by=by) as found:
+    with at_work(config.directory, opening, stages, wait=wait, redo=find_redone, redo_by=by) as found:
         yield found
 
 
@@ -199,29 +199,28 @@ def rewrite_report(config: RunConfig, *, config_path: str, command: str) -> Plac
 def get_finished_record(config: RunConfig) -> report.RunRecord:
     """Return the record of a finished run, from which its report is made; nothing is done or written."""
     opened, record = open_finished(config, "is unfinished")
-    for status in numbers.list_missing_numbers(opened, record):
-        raise _make_unfinished(config, "is unfinished", status)
+    _require_done(config, numbers.list_missing_numbers(opened, record), "is unfinished")
     return numbers.compute(opened, record)
 
 
 def open_finished(
-    config: RunConfig, else_: str, *, config_path: str | None = None, command: str | None = None
+    config: RunConfig, problem: str, *, config_path: str | None = None, command: str | None = None
 ) -> tuple[OpenedRun, report.RunRecord]:
-    """Return a finished run and its record; or raise ``RunFailedError``, which says ``else_`` and the missing stage."""
+    """Return a finished run and its record, or raise a ``RunFailedError`` with ``problem`` and the missing stage."""
     opened = open_run(config)
     known: dict[str, Outputs | Skipped] = {}
-    for status in iter_statuses(opened.stages, opened.manifest, known):
-        if not status.is_settled:
-            raise _make_unfinished(config, else_, status)
+    _require_done(config, iter_statuses(opened.stages, opened.manifest, known), problem)
     return opened, record_of(opened, known, config_path, command)
 
 
-def _make_unfinished(config: RunConfig, else_: str, status: Status) -> RunFailedError:
-    name = status.stage.name
-    redo = f" {config.directory} --redo {name}" if status.state == "damaged" else ""
-    return RunFailedError(
-        f"{config.directory}: {else_}, stage {name} is missing ({status.words}); `curate run{redo}` does it"
-    )
+def _require_done(config: RunConfig, statuses: Iterable[Status], problem: str) -> None:
+    for status in statuses:
+        if not status.is_settled:
+            name = status.stage.name
+            redo = f" {config.directory} --redo {name}" if status.state == "damaged" else ""
+            raise RunFailedError(
+                f"{config.directory}: {problem}, stage {name} is missing ({status.words}); `curate run{redo}` does it"
+            )
 
 
 def record_of(opened: OpenedRun, known: Known, config_path: str | None, command: str | None) -> report.RunRecord:
@@ -230,10 +229,10 @@ def record_of(opened: OpenedRun, known: Known, config_path: str | None, command:
     analyses = describe_analysis(config, opened.chain.tables, opened.chain.generations)
     further = [stage for stage in order_stages(analyses) if stage.name not in known]
     known = {**known}
-    for _ in iter_statuses(further, manifest, known):  # adds what is done of them
+    for _ in iter_statuses(further, manifest, known):  # adds the outputs of those that are done
         pass
     stages = [*opened.stages, *further]
-    # In the order of the run, not that in which stages side by side ended: the same run has the same record.
+    # Parallel stages end in any order; in that of the graph, the same run has the same record.
     made = [name for name in count_steps(stages) if name in known and not isinstance(known[name], Skipped)]
     done = {name: manifest.stages[name] for name in made}
     bought = None if config.teacher.endpoint is None else read_spending(str(config.directory / PAID))

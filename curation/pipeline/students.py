@@ -67,7 +67,7 @@ def check_students(config: RunConfig) -> None:
         )
 
 
-def get_taught_domain(config: RunConfig, split: str) -> DomainConfig:
+def get_student_domain(config: RunConfig, split: str) -> DomainConfig:
     """Return a split's domain as students answer it: by the likelier of two answers if they learn from pairs."""
     domain = config.domain_of(split)
     return domain.by_likelihood if METHODS[config.student.method].learns == "pairs" else domain
@@ -93,7 +93,7 @@ def describe_lengths(generation: GenerationSpec, labels: Mapping[str, Out]) -> d
     for split in [split for split in ("calibration", "pool") if split in labels]:
         gold = generation.tables.get("audit" if split == "pool" else split)
         gold = gold if any(by_gold) and limit.completions is True else None
-        # What the gold arms of the pool train on follows from these, the labels and the gold labels.
+        # These decide, with the labels and the gold labels, what the gold arms of the pool train on.
         rollouts = {"wanted": config.selection.gold_rollouts.source, "seed": config.seed}
         found[split] = MeasureLength(
             **generation.place(f"length-{split}", split),
@@ -101,7 +101,7 @@ def describe_lengths(generation: GenerationSpec, labels: Mapping[str, Out]) -> d
             labels=labels[split],
             weak=not all(by_gold) or limit.completions is not True,
             gold=gold,
-            domain=get_taught_domain(config, split),
+            domain=get_student_domain(config, split),
             limit=limit,
             rollouts=rollouts if gold and split == "pool" else None,
             split=split,
@@ -125,7 +125,7 @@ def describe_students(
     models, training = {}, {}
     for arm in of:
         recipe: StudentConfig = config.student
-        if isinstance(recipe, LmStudentConfig):  # the type for computation is filled in
+        if isinstance(recipe, LmStudentConfig):  # fill in the type for computation
             recipe = resolve_compute_dtype(recipe, find_checkpoint(base))
         stage = TrainStudent(
             **generation.place(f"student-{prefix}{arm}", of=f"{prefix}{arm}", num_rows=config.selection.budget.n),
@@ -188,7 +188,7 @@ def _describe_tests(
             answering = answering.changed(backend="transformers")
         answering = answering.changed(**AskConfig.BARE, **({} if answering.is_served else in_words))
         own = config.domain_of("test").tested
-        domain = own if name == "teacher" else get_taught_domain(config, "test").tested
+        domain = own if name == "teacher" else get_student_domain(config, "test").tested
 
         what = fingerprint(to_plain_json(with_outs(answering.inputs, str), {}))
         what = what if domain == own else f"{what}, by likelihood"
@@ -206,15 +206,15 @@ def _describe_model_tests(
 ) -> list[Out]:
     """Return the grades of one model by one decoding, one table per test run."""
     evaluation = generation.config.evaluation
-    drawn, kind = evaluation.decodings[decoding], "" if decoding == MAIN else f"-{decoding}"
-    num_runs, found = evaluation.runs(drawn), []
+    settings, kind = evaluation.decodings[decoding], "" if decoding == MAIN else f"-{decoding}"
+    num_runs, found = evaluation.runs(settings), []
     for number in range(num_runs):
         stage = f"test-{name}{kind}" if num_runs == 1 else f"test-{name}{kind}-{number}"
         test = Label(
             **generation.place(stage, "test", of=stage),
             examples=generation.tables["test"],
             teacher=answering,
-            decoding=drawn,
+            decoding=settings,
             fitted={},
             domain=domain,
             seed=generation.seed(stage),

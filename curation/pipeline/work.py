@@ -130,7 +130,7 @@ class Opened(ABC, Generic[Config]):
 
     @abstractmethod
     def begin(self) -> Iterator[str]:
-        """Yield lines to print if stages are left to do, before Ray is started; refuse the work if something lacks."""
+        """Yield lines to print before Ray is started for the stages left to do; refuse work that cannot succeed."""
 
     @property
     def statuses(self) -> list[Status]:
@@ -176,8 +176,8 @@ def at_work(
         opened.manifest.require_own_tables()
         own = {stage.name for stage in opened.stages}
         again = [*find_dependents(named := redo(opened), opened.stages), *(name for name in named if name not in own)]
-        works, hosts = not own.isdisjoint(again) or not opened.is_settled(stages(opened)), None
-        if works:
+        has_work, hosts = not own.isdisjoint(again) or not opened.is_settled(stages(opened)), None
+        if has_work:
             for line in opened.begin():
                 say(line)
             hosts = stack.enter_context(started(opened.config.ray, opened.needs))
@@ -186,7 +186,7 @@ def at_work(
             opened.manifest.event("redo", stages=again)
             say(f"to be done again: {', '.join(again)}")
             opened.manifest.redo(again, named=named)
-        if works:
+        if has_work:
             stack.enter_context(_heartbeat(opened.name))
             stack.enter_context(nodes.follow(partial(opened.manifest.event, "nodes")))
             stack.enter_context(news.follow(lambda text: opened.manifest.event("ray", text=text)))

@@ -4,7 +4,7 @@ from curation.report.collect import collect as collect
 from curation.report.html import collect_search as collect_search
 from curation.report.html import describe_point as describe_point
 from curation.report.html import write as write
-from curation.report.html import write_search as write_search
+from curation.report.html import write_page as write_page
 from curation.report.record import FORMAT as FORMAT
 from curation.report.record import ChainRecord as ChainRecord
 from curation.report.record import GenerationRecord as GenerationRecord

@@ -1,4 +1,4 @@
-"""Difficulty: of the pool and of each arm's rows, and shares of right answers by it, of labels and of students.
+"""Difficulty of the pool and of each arm's rows, and accuracy of labels and of students by difficulty.
 
 Paper, App. "Difficulty Distribution in Quantitative Reasoning" (table by difficulty bin). Bins have round edges and one
 width. Pool and test split have separate bins, because their scales may differ (Omni-MATH against AIME).
@@ -55,17 +55,16 @@ def summarise_difficulty(difficulties: Difficulties, selected: Mapping[str, Int6
     ids_K, values_K = ids_N[np.isfinite(values_N)], values_N[np.isfinite(values_N)]
     if not len(values_K):
         return None
-    kept = {"pool": values_K, **{arm: values_K[np.isin(ids_K, ids)] for arm, ids in selected.items()}}
-    profiles: Json = {}
-    for name, of_K in kept.items():
-        n = len(of_K)
-        profiles[name] = {
-            "n": n,
-            "mean": float(of_K.mean()) if n else None,
-            "quantiles": {str(q): float(np.quantile(of_K, q)) for q in QUANTILES} if n else None,
+    profile, *profiles = [
+        {
+            "n": len(of_M),
+            "mean": float(of_M.mean()) if len(of_M) else None,
+            "quantiles": {str(q): float(np.quantile(of_M, q)) for q in QUANTILES} if len(of_M) else None,
         }
+        for of_M in (values_K, *(values_K[np.isin(ids_K, ids_M)] for ids_M in selected.values()))
+    ]
     num_unknown = len(values_N) - len(values_K)
-    return {"num_unknown": num_unknown, "pool": profiles.pop("pool"), "arms": profiles}
+    return {"num_unknown": num_unknown, "pool": profile, "arms": dict(zip(selected, profiles, strict=True))}
 
 
 def compute_purity_bins(

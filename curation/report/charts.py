@@ -89,7 +89,7 @@ def open_figure(width: float, height: float) -> Iterator["Figure"]:
 
 
 def as_chart(x: str, y: str) -> Callable[[Callable[Concatenate["Axes", P], None]], Callable[Concatenate[str, P], str]]:
-    """Make a function that draws on axes one that takes an SVG's name in their place, and returns the SVG.
+    """Turn a function that draws on axes into one that takes the name of an SVG instead, and returns the SVG.
 
     ``x`` and ``y`` are the labels of the axes, if the function sets no others. The legend is above the plot.
     """
@@ -142,14 +142,6 @@ def draw_curve(axes: "Axes", points: Sequence[SharePoint], style: JsonView, *, h
     axes.plot(places, value, **style)
 
 
-def draw_estimates(axes: "Axes", points: Sequence[SharePoint], **style: Any) -> None:
-    """Draw points in a style, with bars of their 95 % intervals."""
-    values = [share["value"] for _, share in points]
-    below = [max(0.0, share["value"] - share["low"]) for _, share in points]
-    above = [max(0.0, share["high"] - share["value"]) for _, share in points]
-    axes.errorbar([x for x, _ in points], values, yerr=[below, above], **style)
-
-
 @as_chart("rows taken, most trusted first (log scale)", "share of right labels (purity)")
 def draw_purity_chart(axes: "Axes", curves: JsonView, *, chance: float | None = None) -> None:
     """Draw purity by the number of rows taken, one line per arm, with 95 % bands (of many arms, only the method's)."""
@@ -181,9 +173,12 @@ def draw_reliability_chart(axes: "Axes", bins_of: JsonView, *, chance: float | N
     """Draw the share of right labels by mean trust per bin, with 95 % intervals, for the first trust functions."""
     axes.plot([0, 1], [0, 1], color="#999999", linewidth=0.9, linestyle=(0, (2, 2)), label="calibrated")
     for index, (arm, bins) in enumerate(itertools.islice(bins_of.items(), MOST_RELIABILITIES)):
-        points = [(item["mean_trust"], item["share_right"]) for item in bins]
+        values = [item["share_right"]["value"] for item in bins]
+        below = [max(0.0, item["share_right"]["value"] - item["share_right"]["low"]) for item in bins]
+        above = [max(0.0, item["share_right"]["high"] - item["share_right"]["value"]) for item in bins]
         style: Json = {"marker": "os^D"[index % 4], "markersize": 4, "linewidth": 1.3, "elinewidth": 0.9}
-        draw_estimates(axes, points, **get_arm_style(arm, index), **style)
+        trusts = [item["mean_trust"] for item in bins]
+        axes.errorbar(trusts, values, yerr=[below, above], **get_arm_style(arm, index), **style)
     _draw_chance(axes, chance)
     axes.set(xlim=(0, 1), ylim=(0, 1))
 
@@ -218,14 +213,12 @@ def draw_risk_chart(axes: "Axes", curves: JsonView) -> None:
 
 
 def draw_training_figure(trained: Mapping[str, JsonView]) -> "Figure":
-    """Return a figure with a panel for each measure, in it a line for each arm by training step."""
-
-    def has_variation(key: str) -> bool:
-        """Return whether an arm has at least two points of a measure that are not all 0."""
+    """Return a figure with a panel for each measure that varies, in it a line for each arm by training step."""
+    shown = []
+    for key in MEASURES:
         known = [[y for y in found["curves"].get(key) or () if y is not None] for found in trained.values()]
-        return any(len(values) > 1 and any(values) for values in known)
-
-    shown = list(filter(has_variation, MEASURES))
+        if any(len(values) > 1 and any(values) for values in known):
+            shown.append(key)
     num_rows, width = -(-len(shown) // COLUMNS), PANEL[0] * min(COLUMNS, len(shown))
     names_beside = max(1, int(width // NAME_WIDTH))
     height = PANEL[1] * num_rows + NAME_HEIGHT * -(-len(trained) // names_beside) + 0.15
@@ -244,8 +237,3 @@ def draw_training_figure(trained: Mapping[str, JsonView]) -> "Figure":
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper left", ncols=names_beside, columnspacing=1.4)
     return figure
-
-
-def draw_training_chart(name: str, trained: Mapping[str, JsonView]) -> str:
-    """Return the figure of :func:`draw_training_figure` as SVG."""
-    return render_svg(draw_training_figure(trained), name)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy  # its parts are imported when they are used
+import scipy  # imports its submodules on first use
 
 from curation.arrays import Bools, Float64s, Int64s, Uint64s
 from curation.domains import Domain, attempt
@@ -265,7 +265,7 @@ def measure_option_lengths(
 
 
 def compute_chance(examples: TableRef, domain: Domain, row_ids_N: Int64s, seed: int) -> float | None:
-    """Return the mean over rows of 1 / the number of possible answers, or ``None`` if no number is known."""
+    """Return the mean over rows of 1 / the number of possible answers, or ``None`` if it is known of no row."""
     rows = draw_rows(examples, row_ids_N, ["row_id", *domain.columns.names], derive(seed, "chance"))
     known = [1 / number for row in rows if (number := attempt(domain.num_answers, row)[0])]
     return sum(known) / len(known) if known else None

@@ -35,27 +35,22 @@ Purity = Callable[[Bools], Json | None]
 
 
 def collect_class_table(run: RunInputs, record: GenerationRecord, arm: str | None) -> Json | None:
-    """Return the table of an arm's weak labels by class; ``None`` without an arm, or if labels are no closed set.
+    """Return the table of an arm's weak labels by class; ``None`` without an arm or a closed set of labels.
 
     Each class has a row: the number of pool rows with the label (``given``), the ``estimated`` share in the pool, the
     selected rows (``chosen``) and their ``share``, and their ``purity`` if the pool is graded. ``distance`` is the part
     of the rows that would need other classes for the pool's shares, and ``least`` that of the nearest selection.
+
+    Unless labels are sets of classes, a class's row also has the labelled rows to which the teacher gave the label
+    (``labelled``), how many of these are right, and the most frequent true class of the others (``confused``).
+    ``certified`` is the class's cut if the budget bounds risk by label, as JSON.
     """
     if arm is None or not record.n:
         return None
     if run.domain.label_sets is not None:
         return _collect_set_table(run, record, arm, run.domain.label_sets)
-    names = run.domain.closed_labels()
-    return None if names is None else _collect_class_table(run, record, arm, names)
-
-
-def _collect_class_table(run: RunInputs, record: GenerationRecord, arm: str, names: tuple[str, ...]) -> Json:
-    """Return the table of an arm's rows by their one label.
-
-    A class's row also has the labelled rows to which the teacher gave the label (``labelled``), how many of these are
-    right, and the most frequent true class of the others (``confused``). ``certified`` is the class's cut if the budget
-    bounds risk by label, as JSON.
-    """
+    if (names := run.domain.closed_labels()) is None:
+        return None
     given_T = class_counts.count_given(record.labels["pool"], names)
     source = run.prepared["source"], record.labels["source"], record.grades["source"]
     counts_CT = class_counts.count_confusion(*source, names)

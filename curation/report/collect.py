@@ -33,12 +33,12 @@ def collect(run: RunRecord) -> Json:
     The report repeats the last generation's numbers at the top level.
     """
 
-    def joined(record: GenerationRecord) -> Json:
+    def collect_generation(record: GenerationRecord) -> Json:
         found = with_verdict(run.numbers[record.name], run.reviews, run.directory)
         del found["funnel"]
         return {**found, "features": {**found["features"], **collect_feature_numbers(record.analysis)}}
 
-    generations = [joined(record) for record in run.generations]
+    generations = [collect_generation(record) for record in run.generations]
     last = generations[-1] if generations else {"arms": [], "evidence": None, "rows": None}
     seconds = sum(stage.seconds for stage in run.stages)
     report = {
@@ -63,7 +63,7 @@ def collect(run: RunRecord) -> Json:
             "generations": [run.numbers[record.name]["funnel"] for record in run.generations],
         },
         "generations": generations,
-        "chain": collect_chains(run, generations, joined),
+        "chain": collect_chains(run, generations, collect_generation),
         "stages": [{**asdict(stage), "share": stage.seconds / seconds if seconds else 0.0} for stage in run.stages],
         "passes": [collect_pass(item) for item in run.passes],
         "answers": list(run.answers),
@@ -87,21 +87,31 @@ def collect_pass(item: PassRecord) -> Json:
     }
 
 
-def collect_chains(run: RunRecord, main: Sequence[Json], collected: Callable[[GenerationRecord], Json]) -> Json | None:
+def collect_chains(
+    run: RunRecord, main: Sequence[Json], collect_generation: Callable[[GenerationRecord], Json]
+) -> Json | None:
     """Return the report on a run's chains, or None if it has none; ``main`` are the main chain's generations.
 
-    It has the accuracy by generation of each line of students, paired differences, teachers and decisions;
-    ``collected`` returns a generation's part of the report.
+    It has the accuracy by generation of each line of students, ``None`` for a generation without a student; paired
+    differences; teachers; and decisions. ``collect_generation`` returns a generation's part of the report.
     """
     chain = run.chain
     if chain is None or not main:
         return None
     leading, *others = chain.arms
     of_lines = [(leading, leading, part) for part in main]
-    of_lines += [(arm, arm, collected(record)) for arm in others for record in chain.branches.get(arm, ())]
-    of_lines += [(PREDECESSOR, leading, collected(record)) for record in chain.branches.get(PREDECESSOR, ())]
+    of_lines += [(arm, arm, collect_generation(record)) for arm in others for record in chain.branches.get(arm, ())]
+    of_lines += [(PREDECESSOR, leading, collect_generation(record)) for record in chain.branches.get(PREDECESSOR, ())]
     branches = {name: f"{name} {leading}" if name == PREDECESSOR else f"chain {name}" for name in chain.branches_ended}
-    tests = _collect_tests(run, chain)
+    tests, lines = _collect_tests(run, chain), []
+    names = [f"{kind} {arm}" for kind in ("chain", "first_teacher") for arm in chain.arms]
+    for name in [*names, f"{PREDECESSOR} {leading}", f"gold {GROUND_TRUTH}", BASE]:
+        kind, _, arm = name.partition(" ")
+        points = [compute_accuracy(found, name) for found in tests]
+        if kind == "first_teacher" and any(points):  # the first student of a chain is that of its first teacher
+            points[0] = compute_accuracy(tests[0], f"chain {arm}")
+        if any(points):
+            lines.append({"kind": kind, "arm": arm or kind, "words": _describe_line(name), "accuracy": points})
     pairs = [(f"chain {arm}", f"first_teacher {arm}") for arm in chain.arms]
     pairs.append((f"chain {leading}", f"{PREDECESSOR} {leading}"))
     pairs += [(f"chain {leading}", f"chain {arm}") for arm in others]
@@ -112,7 +122,7 @@ def collect_chains(run: RunRecord, main: Sequence[Json], collected: Callable[[Ge
         "planned": len(run.config["generations"]),
         "bases": [None if part["student_base"] is None else part["student_base"]["name"] for part in main],
         "first_teacher": main[0]["teacher"]["test"],
-        "lines": _collect_lines(tests, chain),
+        "lines": lines,
         "differences": [
             {"generation": index, "first": _describe_line(first), "second": _describe_line(second), **pair}
             for index, graded in enumerate(tests)
@@ -160,20 +170,6 @@ def _collect_tests(run: RunRecord, chain: ChainRecord) -> list[Tests]:
                 lines.append((f"{PREDECESSOR} {leading}", own.tests, leading))
         found.append(read_tests({line: tests[name] for line, tests, name in lines if name in tests}))
     return found
-
-
-def _collect_lines(tests: Sequence[Tests], chain: ChainRecord) -> list[Json]:
-    """Return the accuracy of each line's student by generation, ``None`` for a generation without a student."""
-    names = [f"{kind} {arm}" for kind in ("chain", "first_teacher") for arm in chain.arms]
-    lines = []
-    for name in [*names, f"{PREDECESSOR} {chain.arms[0]}", f"gold {GROUND_TRUTH}", BASE]:
-        kind, _, arm = name.partition(" ")
-        points = [compute_accuracy(found, name) for found in tests]
-        if kind == "first_teacher" and any(points):  # the first student of a chain is that of its first teacher
-            points[0] = compute_accuracy(tests[0], f"chain {arm}")
-        if any(points):
-            lines.append({"kind": kind, "arm": arm or kind, "words": _describe_line(name), "accuracy": points})
-    return lines
 
 
 def _collect_teacher(part: Json, line: str, arm: str) -> Json:

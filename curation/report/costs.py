@@ -1,6 +1,6 @@
 """Costs of a run: the money of a forecast, and what the run has used."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 
 from curation.config import PricesConfig
@@ -54,25 +54,20 @@ def compute_money(used: Mapping[str, Estimate], prices: PricesConfig) -> dict[st
 
 
 def collect_spent(run: RunRecord) -> Json:
-    """Return amounts that the run used, in total and by pass of a model, interrupted runs included.
+    """Return the amounts that the run used, in total and by pass of a model, interrupted runs included.
 
-    ``elapsed`` are the seconds in which at least one stage worked, without interrupted runs.
+    ``elapsed`` is the number of seconds in which at least one stage worked, without interrupted runs.
     """
     used = list(run.used.values())
     starts = [(datetime.fromisoformat(stage.started).timestamp(), stage.seconds) for stage in run.stages]
+    elapsed, until = 0.0, float("-inf")
+    for began, seconds in sorted(starts):
+        elapsed += max(0.0, began + seconds - max(began, until))
+        until = max(until, began + seconds)
     total: dict[str, float | None] = {
-        "elapsed": compute_covered([(began, began + seconds) for began, seconds in starts]),
+        "elapsed": elapsed,
         "stage_seconds": sum(stage.seconds for stage in run.stages),
         **{name: sum(item[name] for item in used) if used else None for name in (*PASS_AMOUNTS, "bytes")},
     }
     by_pass = {name: {amount: item[amount] for amount in PASS_AMOUNTS} for name, item in run.used.items()}
     return {"total": total, "by_pass": by_pass}
-
-
-def compute_covered(spans: Sequence[tuple[float, float]]) -> float:
-    """Return the number of seconds that at least one of the spans covers."""
-    covered, until = 0.0, float("-inf")
-    for began, ended in sorted(spans):
-        covered += max(0.0, ended - max(began, until))
-        until = max(until, ended)
-    return covered

@@ -55,7 +55,7 @@ class Quality:
     """Share of right labels among the rows whose trust is at least one half; NaN without such rows."""
     believed_trust: Number
     drawn: float = 1.0
-    """Share of the set's rows that were measured, but for ``top``."""
+    """Share of the set's rows that were measured; ``top`` is always of all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class Rival:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """All evidence on one generation that the verdict reads."""
+    """The evidence on one generation that the verdict reads."""
 
     arm: str
     """Arm that the verdict is about."""
@@ -121,7 +121,7 @@ class Evidence:
     foreign: JsonView | None = None
     """Foreign rows among those that pass the cut (``curation.stages.shift.describe_foreign``); ``None`` if untested."""
     is_divided: bool = False
-    """Whether a division of the rows left out more trusted ones, so that validation's top does not represent them."""
+    """Whether a division left out more trusted rows, so that validation's top does not represent the selected ones."""
     repeats: JsonView | None = None
     """``num_rows`` and ``num_questions`` of the labelled rows, or ``None`` if the fit did not record them."""
     near: NearCopies | None = None
@@ -148,12 +148,12 @@ class Evidence:
     """Numbers of distinct labels that the teacher gave (``num_given``, to ``num_labelled`` pool rows) and
     that were selected (``num_selected``)."""
     classes: JsonView | None = None
-    """Class shares of the selection (``class_table.as_evidence``), or ``None`` if labels are no closed set."""
+    """Class shares of the selection (``class_table.as_evidence``), or ``None`` if labels are not a closed set."""
     gold_student: JsonView | None = None
     """``rows``, ``epochs``, ``steps`` and ``learning_rate`` of the student of ground truth, and its ``gain`` in test
     accuracy over its base, paired by row; ``None`` if it or its base was not tested."""
     control: Control | None = None
-    """Baseline without a teacher, or ``None`` if labels are no closed set or few gold labels are known."""
+    """Baseline without a teacher, or ``None`` if labels are not a closed set or few gold labels are known."""
 
     @property
     def measured(self) -> list[tuple[str, Quality]]:
@@ -183,8 +183,8 @@ class Evidence:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Material:
-    """The rows from which the evidence of a generation is computed, beside that which is known."""
+class EvidenceInputs:
+    """The rows from which the evidence of a generation is computed, beside the evidence that is known already."""
 
     known: Evidence
     function: str
@@ -201,35 +201,35 @@ class Material:
     """Cluster of near-copies of each selected row, or of a sample: the first rows of ``selected_trust_M``."""
 
 
-def weigh(of: Material) -> Evidence:
-    """Return the known evidence of a generation with that which is computed from its rows."""
-    constant, trust_M, near = of.source.share, of.selected_trust_M, of.known.near
+def compute_evidence(inputs: EvidenceInputs) -> Evidence:
+    """Return the known evidence of a generation, completed from its rows."""
+    known, function, trust_M, seed = inputs.known, inputs.function, inputs.selected_trust_M, inputs.seed
+    constant, cluster_M = inputs.source.share, inputs.cluster_M
     validation, pool, expected = None, None, None
     rivals: tuple[Rival, ...] = ()
-    if of.validation is not None:
-        num_top = max(1, round(len(trust_M) / max(of.num_pool, 1) * len(of.validation)))
-        rivals = find_rivals(of.validation, "validation", of.function, num_top, of.seed, false_alarms=FALSE_ALARMS)
-        rows = of.validation.readable
-        validation = measure_quality(rows, of.function, num_top, constant)
-        if near is not None and near.is_more_than_expected and of.cluster_M is not None:
-            total_C = np.bincount(of.cluster_M, trust_M[: len(of.cluster_M)])
-            trust_C = total_C / np.bincount(of.cluster_M)
-            expected = foresee_purity(rows, of.function, num_top, trust_C, are_all=True)
+    if inputs.validation is not None:
+        num_top = max(1, round(len(trust_M) / max(inputs.num_pool, 1) * len(inputs.validation)))
+        rivals = find_rivals(inputs.validation, "validation", function, num_top, seed)
+        rows = inputs.validation.readable
+        validation = measure_quality(rows, function, num_top, constant)
+        if known.near is not None and known.near.is_more_than_expected and cluster_M is not None:
+            trust_C = np.bincount(cluster_M, trust_M[: len(cluster_M)]) / np.bincount(cluster_M)
+            expected = predict_purity(rows, function, num_top, trust_C, are_all=True)
         else:
-            expected = foresee_purity(rows, of.function, num_top, trust_M)
-    if of.pool is not None:
-        num_top, drawn = of.pool.scale(len(trust_M)), of.pool.drawn
-        quality = measure_quality(of.pool.readable, of.function, num_top, constant)
-        top = of.pool.among_selected(of.known.arm, CONFIDENCE)
+            expected = predict_purity(rows, function, num_top, trust_M)
+    if inputs.pool is not None:
+        num_top = inputs.pool.scale(len(trust_M))
+        quality = measure_quality(inputs.pool.readable, function, num_top, constant)
+        top = inputs.pool.among_selected(known.arm, CONFIDENCE)
         if quality is not None and top.n:
-            pool = replace(quality, top=top, top_trust=float(trust_M.mean()), drawn=drawn)
-            rivals = find_rivals(of.pool, "pool", of.function, num_top, of.seed, false_alarms=FALSE_ALARMS)
+            pool = replace(quality, top=top, top_trust=float(trust_M.mean()), drawn=inputs.pool.drawn)
+            rivals = find_rivals(inputs.pool, "pool", function, num_top, seed)
     return replace(
-        of.known,
+        known,
         num_selected=len(trust_M),
         validation=validation,
         pool=pool,
-        teacher=of.source.share_right(confidence=CONFIDENCE) if len(of.source) else None,
+        teacher=inputs.source.share_right(confidence=CONFIDENCE) if len(inputs.source) else None,
         foreseen=expected,
         rivals=rivals,
     )
@@ -267,7 +267,7 @@ def compute_brier_excess(trust_N: Float64s, graded: GradedRows, constant: float)
     return Estimate(value=value, low=value - margin, high=value + margin, n=num_rows)
 
 
-def foresee_purity(
+def predict_purity(
     validation: GradedRows, function: str, num_top: int, selected_trust_M: Float64s, *, are_all: bool = False
 ) -> PredictedPurity | None:
     """Return the purity of the selected rows as predicted from validation rows; ``None`` if either has no rows.
@@ -316,14 +316,7 @@ def widen_interval(estimate: Estimate) -> Estimate:
 
 
 def compare_with_signal(
-    rows: GradedRows,
-    where: str,
-    function: str,
-    signal: str,
-    num_top: int,
-    seed: int,
-    *,
-    confidence: float,
+    rows: GradedRows, where: str, function: str, signal: str, num_top: int, seed: int, *, confidence: float
 ) -> Rival:
     """Compare a trust function with a signal on a set's parsed rows; ``num_top`` of them represent the selection."""
     parsed = rows.readable
@@ -343,19 +336,17 @@ def compare_with_signal(
     )
 
 
-def find_rivals(
-    rows: GradedRows, where: str, function: str, num_top: int, seed: int, *, false_alarms: float
-) -> tuple[Rival, ...]:
+def find_rivals(rows: GradedRows, where: str, function: str, num_top: int, seed: int) -> tuple[Rival, ...]:
     """Return comparisons of a trust function with every free signal of the rows, with simultaneous intervals.
 
     Each of k signals gives two differences, and an interval below zero speaks against trust. With a confidence of
-    1 - ``false_alarms`` / k, the probability that a function as good as all signals has such an interval is at most
-    ``false_alarms`` (Bonferroni: 2 k lower tails of ``false_alarms`` / 2 k).
+    1 - ``FALSE_ALARMS`` / k, the probability that a function as good as all signals has such an interval is at most
+    ``FALSE_ALARMS`` (Bonferroni: 2 k lower tails of ``FALSE_ALARMS`` / 2 k).
     """
     signals = [name for name in free_of(rows.scores) if name in rows.scores and name != function]
     if not signals or not rows.parsed_N.any() or function not in rows.scores:
         return ()
-    level = 1 - false_alarms / len(signals)
+    level = 1 - FALSE_ALARMS / len(signals)
     return tuple(
         compare_with_signal(rows, where, function, signal, num_top, seed, confidence=level) for signal in signals
     )

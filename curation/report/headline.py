@@ -28,14 +28,9 @@ def format_difference(value: float, low: float, high: float) -> str:
     return f"{format_points(value)} points ({format_points(low)} to {format_points(high)})"
 
 
-def with_interval(estimate: JsonView) -> str:
+def format_interval(estimate: JsonView) -> str:
     """Return an estimate as a percentage, its 95 % interval in brackets."""
     return f"{format_percent(estimate['value'])} [{100 * estimate['low']:.1f}, {100 * estimate['high']:.1f}]"
-
-
-def format_p_value(value: float) -> str:
-    """Return a p-value in words: ``p = 0.03``, ``p < 0.001``."""
-    return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"
 
 
 def format_number(estimate: Estimate) -> str:
@@ -70,8 +65,8 @@ FILTERS: Json = {
     "percent": format_percent,
     "points": format_points,
     "signed": lambda value: f"{value:+.3f}".replace("-", "\u2212"),
-    "interval": with_interval,
-    "p": format_p_value,
+    "interval": format_interval,
+    "p": lambda value: "p < 0.001" if value < 0.001 else f"p = {value:.2g}",
     "number": format_number,
     "lead": format_lead,
     "name": describe_name,
@@ -96,7 +91,7 @@ WORDS.filters.update(FILTERS)
 WORDS.tests["free_signal"] = lambda name: is_free(str(name))
 
 
-def say(macro: str, *args: object) -> list[str]:
+def render_sentences(macro: str, *args: object) -> list[str]:
     """Return the sentences of a macro of ``sentences.j2``, each on one line; a blank line ends a sentence."""
     text: str = getattr(WORDS.get_template("sentences.j2").module, macro)(*args)
     # Spaces that do not break are kept.
@@ -107,4 +102,4 @@ def describe_results(generation: JsonView) -> list[str]:
     """Return sentences on the selection, the student and its teacher, and on what was not measured."""
     arms = {arm["name"]: arm for arm in generation["arms"]}
     main = arms.get(REFERENCE_ARM) or next(iter(arms.values()), None)
-    return [] if main is None else say("results", generation, main, arms)
+    return [] if main is None else render_sentences("results", generation, main, arms)

@@ -16,13 +16,13 @@ from curation.json_types import Json, JsonView
 from curation.registry import load_code
 from curation.report import charts
 from curation.report.costs import describe_amount
-from curation.report.headline import FILTERS, describe_name, format_duration, make_environment, say
+from curation.report.headline import FILTERS, describe_name, format_duration, make_environment, render_sentences
 from curation.report.rules import RULES
 from curation.storage.paths import Place, to_place, write_atomically
 from curation.telemetry.standing import format_speed
 
 _HERE = "curation.report"
-NUM_TOLD = 10
+NUM_PRINTED = 10
 """Number of trials of the leaderboard that are printed."""
 
 
@@ -48,7 +48,21 @@ def _write(text: str, name: str, content: JsonView, directory: Place) -> tuple[P
 
 def render(report: JsonView) -> str:
     """Return the page as text, without external resources and deterministic for a report and a time zone."""
-    figures = [_draw_figures(generation) for generation in report["generations"]]
+    figures = []
+    for generation in report["generations"]:
+        prefix, drawn = f"g{generation['index']}", dict[str, str]()
+        chance = None if generation["evidence"] is None else generation["evidence"]["chance"]
+        if (found := generation["risk_curves"]) is not None:
+            drawn["risk_curves"] = charts.draw_risk_chart(f"{prefix}-risk_curves", found)
+        if (found := generation["purity_curves"]) is not None:
+            drawn["purity_curves"] = charts.draw_purity_chart(f"{prefix}-purity_curves", found, chance=chance)
+        for where, bins in generation["reliability"].items():
+            name = f"reliability_{where}"
+            drawn[name] = charts.draw_reliability_chart(f"{prefix}-{name}", bins, chance=chance)
+        if any(len(arm["curves"]["loss"]) > 1 for arm in generation["training"].values()):
+            figure = charts.draw_training_figure(generation["training"])
+            drawn["training"] = charts.render_svg(figure, f"{prefix}-training")
+        figures.append({name: Markup(svg) for name, svg in drawn.items()})  # our own SVG, without user text
     return _find_template(f"{_HERE}:report.html.j2").render(
         report=report,
         rules=RULES,
@@ -105,36 +119,28 @@ def _render_parts(generation: JsonView) -> list[Json]:
     return parts
 
 
-def _draw_figures(generation: JsonView) -> dict[str, Markup]:
-    """Return the SVG of each figure that the generation has numbers for."""
-    chance = None if generation["evidence"] is None else generation["evidence"]["chance"]
-    drawn: dict[str, tuple[Any, ...]] = {}  # functions and their arguments
-    if generation["risk_curves"] is not None:
-        drawn["risk_curves"] = charts.draw_risk_chart, (generation["risk_curves"],), {}
-    if (found := generation["purity_curves"]) is not None:
-        drawn["purity_curves"] = charts.draw_purity_chart, (found,), {"chance": chance}
-    for where, bins in generation["reliability"].items():
-        drawn[f"reliability_{where}"] = charts.draw_reliability_chart, (bins,), {"chance": chance}
-    if any(len(arm["curves"]["loss"]) > 1 for arm in generation["training"].values()):
-        drawn["training"] = charts.draw_training_chart, (generation["training"],), {}
-    prefix = f"g{generation['index']}"
-    # Our own SVG, without user text.
-    return {name: Markup(draw(f"{prefix}-{name}", *args, **kwargs)) for name, (draw, args, kwargs) in drawn.items()}
-
-
 def collect_search(found: JsonView, tune: JsonView, **facts: Any) -> Json:
-    """Return the page's content as JSON, from the outputs of the search stage and the section ``tune``.
+    """Return the content of a search's page, from the outputs of the search stage and the section ``tune``.
 
     ``facts`` are ``name``, ``seed``, ``config_path``, ``command``, ``versions``, and ``seconds`` by stage.
     """
-    directory = to_place(found["directory"])
-    trials, finals = (_read_fits(directory / folder) for folder in ("trials", "finals"))
+    directory, fits = to_place(found["directory"]), list[list[Json]]()
+    for folder in (directory / "trials", directory / "finals"):
+        files = sorted((file for file in folder.iterdir() if file.name.endswith(".json")), key=str)
+        fits.append([json.loads(file.read_text()) for file in files])
+    trials, finals = fits
     done = [trial for trial in trials if trial["outcome"] is not None]
     ranked = sorted(done, key=lambda trial: (-trial["outcome"]["value"], trial["number"]))
     board = [*ranked, *(trial for trial in trials if trial["outcome"] is None)]
     values = [None if trial["outcome"] is None else trial["outcome"]["value"] for trial in finals]
     num, names = tune["folds"] * tune["seeds"], ["default", *map(str, found["finalists"])]
     keys = dict.fromkeys(key for trial in ranked for key in trial["drawn"])
+    lines = [f"{'trial':>6}  {'AUC':>9}  {'seconds':>7}  settings"]
+    for trial in board[:NUM_PRINTED]:
+        value, seconds = "failed", ""
+        if (outcome := trial["outcome"]) is not None:
+            value, seconds = f"{outcome['value']:.4f}", f"{outcome['seconds']:.1f}"
+        lines.append(f"{trial['number']:>6}  {value:>9}  {seconds:>7}  {describe_point(trial['kind'], trial['drawn'])}")
     return {
         **facts,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -145,27 +151,5 @@ def collect_search(found: JsonView, tune: JsonView, **facts: Any) -> Json:
         "finals": {name: values[k * num : (k + 1) * num] for k, name in enumerate(names)},
         "best_path": str(directory / "best.yaml"),
         "fit_seconds": sum(trial["outcome"]["seconds"] for trial in [*ranked, *finals] if trial["outcome"] is not None),
-        "lines": [*_format_board(board[:NUM_TOLD]), *say("choice", found["choice"])],
+        "lines": [*lines, *render_sentences("choice", found["choice"])],
     }
-
-
-def _read_fits(directory: Place) -> list[Json]:
-    """Return the recorded fits of a folder, by number."""
-    paths = sorted((path for path in directory.iterdir() if path.name.endswith(".json")), key=lambda path: path.name)
-    return [json.loads(path.read_text()) for path in paths]
-
-
-def _format_board(trials: list[Json]) -> list[str]:
-    """Return a leaderboard as lines of text."""
-    lines = [f"{'trial':>6}  {'AUC':>9}  {'seconds':>7}  settings"]
-    for trial in trials:
-        value, seconds = "failed", ""
-        if (outcome := trial["outcome"]) is not None:
-            value, seconds = f"{outcome['value']:.4f}", f"{outcome['seconds']:.1f}"
-        lines.append(f"{trial['number']:>6}  {value:>9}  {seconds:>7}  {describe_point(trial['kind'], trial['drawn'])}")
-    return lines
-
-
-def write_search(search: JsonView, directory: Place) -> tuple[Place, Place]:
-    """Write ``search.html`` and ``search.json`` to a directory, each atomically; return their paths."""
-    return write_page(f"{_HERE}:search.html.j2", "search", search, directory)

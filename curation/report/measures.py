@@ -8,7 +8,7 @@ import numpy as np
 
 from curation import metrics
 from curation.arms import ARMS
-from curation.arrays import Bools, Int64s
+from curation.arrays import Bools, Float64s, Int64s
 from curation.json_types import Json
 from curation.report.rows import GradedRows
 
@@ -34,55 +34,51 @@ def compute_count_share(num_right: int, num_rows: int) -> Json | None:
     return metrics.compute_proportion(int(num_right), int(num_rows)).to_json() if num_rows else None
 
 
-def trust_metrics(rows: GradedRows, num_top: int, constant: float, seed: int) -> Json:
+def measure_functions(rows: GradedRows, num_top: int, constant: float, seed: int) -> Json:
     """Return AUC, ECE, Brier score, and the purity of the first ``num_top`` rows, by trust function.
 
     Rows are ranked as the arm of each trust function prefers them. ``constant`` is the trust that the baseline gives
     to every row. AUC is ``None`` if all rows are right or all are wrong.
     """
     num_top = min(num_top, len(rows))
-    functions = {
-        name: {
-            **measure_calibration(rows, name, seed),
-            "purity_at_n": rows.rank(name, [num_top])[0].to_json() if num_top else None,
-        }
-        for name in rows.scores
-    }
     return {
         "num_rows": len(rows),
         "num_top": num_top,
         "share_right": rows.share_right().to_json(),
-        "functions": functions,
-        "constant": compute_constant_metrics(rows, constant, seed),
+        "functions": {
+            name: {
+                **measure_calibration(rows, name, seed),
+                "purity_at_n": rows.rank(name, [num_top])[0].to_json() if num_top else None,
+            }
+            for name in rows.scores
+        },
+        "constant": {"value": constant, **compute_errors(rows, np.full(len(rows), constant), seed)},
     }
-
-
-def compute_constant_metrics(graded: GradedRows, constant: float, seed: int) -> Json:
-    """Return ECE and Brier score of a constant trust, the baseline of all trust functions."""
-    trust_N = np.full(len(graded), constant)
-    of: Json = {"seed": seed, "cluster_N": graded.cluster_N}
-    ece = metrics.ece(trust_N, graded.correct_N, **of)
-    brier = metrics.brier(trust_N, graded.correct_N, **of)
-    return {"value": constant, "ece": ece.to_json(), "brier": brier.to_json()}
 
 
 def measure_calibration(graded: GradedRows, function: str, seed: int) -> Json:
     """Return AUC, ECE and Brier score of a trust function."""
-    score, auc = graded.scores[function], graded.auc(graded.scores[function].raw_N)
-    of: Json = {"seed": seed, "cluster_N": graded.cluster_N}
-    calibration = {
-        name: measure(score.trust_N, graded.correct_N, **of).to_json()
+    score = graded.scores[function]
+    auc = graded.auc(score.raw_N)
+    return {"auc": None if auc is None else auc.to_json(), **compute_errors(graded, score.trust_N, seed)}
+
+
+def compute_errors(graded: GradedRows, trust_N: Float64s, seed: int) -> Json:
+    """Return ECE and Brier score of a trust in each row."""
+    return {
+        name: measure(trust_N, graded.correct_N, seed=seed, cluster_N=graded.cluster_N).to_json()
         for name, measure in (("ece", metrics.ece), ("brier", metrics.brier))
     }
-    return {"auc": None if auc is None else auc.to_json(), **calibration}
 
 
 def collect_reliability(rows: GradedRows) -> Json:
     """Return, by trust function, the non-empty bins with mean trust, share right and its exact interval."""
-    found = {name: metrics.compute_reliability(score.trust_N, rows.correct_N) for name, score in rows.scores.items()}
     return {
-        name: [{**item._asdict(), "share_right": item.share_right.to_json()} for item in bins]
-        for name, bins in found.items()
+        name: [
+            {**item._asdict(), "share_right": item.share_right.to_json()}
+            for item in metrics.compute_reliability(score.trust_N, rows.correct_N)
+        ]
+        for name, score in rows.scores.items()
     }
 
 

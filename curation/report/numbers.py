@@ -16,7 +16,7 @@ from curation.metrics import Estimate
 from curation.refs import Ref, TableRef
 from curation.registry import load_code
 from curation.report import by_difficulty, class_table, measures, tested, trusted
-from curation.report.headline import say
+from curation.report.headline import render_sentences
 from curation.report.measures import make_finite
 from curation.report.record import FORMAT, TEACHER, GenerationRecord, RunInputs
 from curation.report.rows import (
@@ -49,17 +49,17 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
     every_N, values_N = by_difficulty.read_difficulties(examples, run.domain, rows.share, seed)
     mine_N = io.find_offsets(record.labels["pool"], every_N) >= 0
     difficulty = every_N[mine_N], values_N[mine_N]
-    # One row per question may be selected.
+    # Of rows that repeat a question, one may be selected.
     num_again = record.repeats["num_rows"] - record.repeats["num_questions"]
     num_candidates = num_pool - (int(num_again * num_pool / record.repeats["num_pool"]) if num_again else 0)
-    foreseen = {} if pool is not None else trusted.foresee_purities(rows, num_candidates)
-    chosen = {arm: _collect_selected(rows, arm, foreseen.get(arm)) for arm in selected}
-    students = tested.collect_students(run, record, chosen)
-    # The verdict is about the method's arm, or else the first that ranks.
+    foreseen = {} if pool is not None else trusted.predict_purities(rows, num_candidates)
+    selections = {arm: _collect_selected(rows, arm, foreseen.get(arm)) for arm in selected}
+    students = tested.collect_students(run, record, selections)
+    # The verdict is about the method's arm, or else about the first arm that ranks and has scores.
     ranking = (arm for arm in selected if ARMS[arm].ranked and not ARMS[arm].gold)
     scored = (arm for arm in ranking if ARMS[arm].trust in rows.graded["source"].scores)
     arm = REFERENCE_ARM if REFERENCE_ARM in selected else next(scored, None)
-    varied = class_table.measure_diversity(record, num_pool, run.seed)
+    diversity = class_table.measure_diversity(record, num_pool, run.seed)
     classes = class_table.collect_class_table(run, record, arm)
     shown: Json = {"judged": None, "evidence": None, "rows": None}
     if arm is not None:
@@ -67,7 +67,7 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         trust = float(trust_M.mean()) if len(trust_M) else 0.0
         shown = {
             "judged": {"index": record.index, "arm": arm, "table": table, "trust": trust},
-            "evidence": asdict(trusted.collect_evidence(rows, arm, num_candidates, varied, classes, students)),
+            "evidence": asdict(trusted.collect_evidence(rows, arm, num_candidates, diversity, classes, students)),
             "rows": collect_samples(run, record, arm, selected[arm], rows.sets),
         }
     numbers = {
@@ -82,9 +82,9 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "num_pool": num_pool,
         "repeats": dict(record.repeats),
         **students,
-        "students": tested.collect_further_students(run, record, chosen),
+        "students": tested.collect_further_students(run, record, selections),
         "asked_unlike": tested.explain_unlike(run.config),
-        "diversity": varied,
+        "diversity": diversity,
         "classes": classes,
         "teacher": {
             "test": tested.compute_accuracy(tests, TEACHER),
@@ -94,7 +94,7 @@ def compute_numbers(run: RunInputs, record: GenerationRecord) -> Json:
         "foreign": dict(record.foreign),
         "guarantee": collect_guarantee(run, record),
         "regimes": trusted.measure_regimes(rows),
-        "trust": trusted.trust_tables(rows),
+        "trust": trusted.measure_trust(rows),
         "reliability": {name: measures.collect_reliability(rows) for name, rows in parsed.items()},
         "pool_sample": None if pool is None or pool.drawn == 1 else len(pool),
         "purity_curves": measures.compute_purity_curves(pool, selected, record.n),
@@ -127,9 +127,9 @@ def _read_rows(run: RunInputs, record: GenerationRecord) -> trusted.MeasuredRows
     tables = {arm: io.open_table(ref).to_table(columns=columns).sort_by("rank") for arm, ref in selections}
     teacher, free = run.config.get("teacher", {}), ["internal_confidence"]
     if teacher.get("backend") == GIVEN and not teacher.get("reader"):
-        free = []  # no model gave log-probabilities
+        free = []  # given labels have no log-probabilities
     ruling = [ARMS[record.budget["reference"]].trust] if record.budget["risk"] else []
-    functions = list(dict.fromkeys([REFERENCE_ARM, *free, *trusted.list_ranking(tables), *ruling]))
+    functions = list(dict.fromkeys([REFERENCE_ARM, *free, *trusted.list_ranking_functions(tables), *ruling]))
 
     labels = record.labels["pool"]
     num_pool = io.count(labels, filter=io.make_answered_filter(labels))
@@ -240,10 +240,10 @@ def collect_guarantee(run: RunInputs, record: GenerationRecord) -> Json | None:
         "no_gold": no_gold,
         "dropped": dropped,
     }
-    withheld = next(iter(say("withheld", facts)), None)
+    withheld = next(iter(render_sentences("withheld", facts)), None)
     return {
         "text": risk["guarantee"],
-        "exchangeable": say("exchangeable", facts)[0],
+        "exchangeable": render_sentences("exchangeable", facts)[0],
         "claimed": withheld is None,
         "withheld": withheld,
         "needed": risk["needed"],
@@ -256,7 +256,7 @@ def is_excluded_by_gold(record: GenerationRecord) -> bool:
     return any(found["num_gold_only"] for found in record.too_long.values())
 
 
-def compute_risk_curves(of: trusted.MeasuredRows) -> Json | None:
+def compute_risk_curves(measured: trusted.MeasuredRows) -> Json | None:
     """Return a risk-controlled budget's noise on calibration, its bound, and noise at deployment, by share of the pool.
 
     Paper, figure "Risk-controlled threshold calibration". The cuts are quantiles of the scores of the pool, and the
@@ -264,9 +264,9 @@ def compute_risk_curves(of: trusted.MeasuredRows) -> Json | None:
     at deployment is known only if the run has an audit set. The result is ``None`` if the budget has no risk rule, or a
     cut for each class.
     """
-    run, record, pool = of.run, of.record, of.pool
+    run, record, pool = measured.run, measured.record, measured.pool
     risk = record.budget["risk"]
-    if risk is None or "classes" in risk:  # the table of classes has their cuts
+    if risk is None or "classes" in risk:  # cuts for each class are in the table of classes
         return None
     threshold = record.budget["threshold"]
 
@@ -278,13 +278,13 @@ def compute_risk_curves(of: trusted.MeasuredRows) -> Json | None:
         return np.asarray(table["row_id"].to_numpy())
 
     trust = ARMS[record.budget["reference"]].trust
-    rows, out_M = of.graded["calibration"], read_too_long("pool")
+    rows, out_M = measured.graded["calibration"], read_too_long("pool")
     if rows.cluster_N is not None:  # one row of each cluster, so that rows count as independent draws
         assert rows.question_N is not None, "grades have both"
         rows = rows.subset(find_independent(rows.question_N, rows.row_ids_N, rows.cluster_N))
     raw_N = rows.scores[trust].raw_N
     may_N = rows.parsed_N & (raw_N > LOWEST) & ~np.isin(rows.row_ids_N, read_too_long("calibration"))
-    every = read_scores(record.labels["pool"], [trust], share=of.share, seed=derive(run.seed, SAMPLE))
+    every = read_scores(record.labels["pool"], [trust], share=measured.share, seed=derive(run.seed, SAMPLE))
     scored = every.scores[trust]
     kept_N = every.parsed_N & (scored.raw_N > LOWEST) & ~np.isin(every.row_ids_N, out_M)
     pool_N = np.where(kept_N, scored.raw_N, -np.inf).astype(np.float32).astype(np.float64)
@@ -303,10 +303,9 @@ def compute_risk_curves(of: trusted.MeasuredRows) -> Json | None:
         kept = (np.sort(score_N[may_be_N & right_N]) for right_N in (~pool.correct_N, pool.correct_N))
         wrong_G, right_G = (len(of_2) - np.searchsorted(of_2, cuts_G, side="left") for of_2 in kept)
         shares = list(map(measures.compute_count_share, wrong_G, wrong_G + right_G))
-    trusts = zip(least_G.tolist(), shares, strict=True)
     at_cut = {
         cut: {"threshold": cut, "trust": least, "deployment": share}
-        for cut, (least, share) in zip(cuts_G.tolist(), trusts, strict=True)
+        for cut, least, share in zip(cuts_G.tolist(), least_G.tolist(), shares, strict=True)
     }
     points = [
         {
@@ -328,7 +327,7 @@ def compute_risk_curves(of: trusted.MeasuredRows) -> Json | None:
         "level": found.level,
         "start": found.start,
         "num_calibration": found.num_rows,
-        "num_pool": of.num_pool,
+        "num_pool": measured.num_pool,
         "num_graded": None if pool is None else len(pool),
         "points": points,
         "chosen": chosen,

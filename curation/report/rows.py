@@ -67,7 +67,7 @@ class GradedRows:
     drawn: float = 1.0
     """Share of the split's rows that were drawn."""
     among: Mapping[str, Graded] = field(default_factory=dict)
-    """Grades of all rows that each arm selected; without an arm's, those among these rows are taken."""
+    """Grades of all rows that each arm selected; of an arm without an entry, the selected rows that are here count."""
 
     def __len__(self) -> int:
         return len(self.row_ids_N)
@@ -223,9 +223,9 @@ def count_graded(grades: Sequence[TableRef]) -> Json:
     return {**counts, "problems": dict(kinds)}
 
 
-def locate_rows(ids_N: Int64s, wanted_M: Int64s) -> Int64s:
-    """Return the positions of the ids ``wanted_M`` in ``ids_N``, int64 [at most M]; missing ids are left out."""
-    found = pc.index_in(pa.array(wanted_M, pa.int64()), pa.array(ids_N, pa.int64())).drop_null()
+def locate_rows(ids_N: Int64s, requested_M: Int64s) -> Int64s:
+    """Return the positions of the ids ``requested_M`` in ``ids_N``, int64 [at most M]; missing ids are left out."""
+    found = pc.index_in(pa.array(requested_M, pa.int64()), pa.array(ids_N, pa.int64())).drop_null()
     return np.asarray(found.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 

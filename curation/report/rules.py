@@ -74,7 +74,7 @@ def _find_nothing_selected(evidence: Evidence) -> Iterator[Finding]:
 )
 def _find_no_signal(evidence: Evidence) -> Iterator[Finding]:
     known = [(where, quality.auc) for where, quality in evidence.measured if quality.auc is not None]
-    for where, auc in known[-1:]:  # the pool's comes last
+    for where, auc in known[-1:]:  # the pool's, if there is one
         if auc.low <= 0.5:
             words = "is not shown to tell" if auc.high > 0.5 and where == "validation" else "does not tell"
             at, on = (" in the pool", "") if where == "pool" else ("", " on validation rows")
@@ -392,6 +392,6 @@ def _find_overpromise(evidence: Evidence) -> Iterator[Finding]:
     if (people := evidence.checked) is not None and evidence.pool is None:
         claims.append(("the selected rows", people.trust, people.decisive, "people found {} right"))
     for rows, trust, share, words in claims:
-        if trust - share.high > PROMISE:  # false of NaN
+        if trust - share.high > PROMISE:  # false for NaN
             right = words.format(format_percent(share.value))
             yield f"trust promises too much (on average {format_percent(trust)} for {rows}, of which {right})"

@@ -14,7 +14,6 @@ from curation.arrays import Int64s
 from curation.domains import attempt
 from curation.hashing import derive
 from curation.json_types import Json
-from curation.refs import TableRef
 from curation.report.record import GenerationRecord, RunInputs
 from curation.report.rows import GradedRows, read_scores
 from curation.tables import io
@@ -37,42 +36,31 @@ def collect_samples(
     num, function = int(run.config.get("report_rows", 0)), ARMS[arm].trust
     if not num:
         return None
-    rng = np.random.default_rng(derive(run.seed, "rows to look at"))
-    rejected, unparsed = _draw_others(record.labels["pool"], selected_M, num, rng)
-    chosen = selected_M[np.sort(rng.choice(len(selected_M), min(num, len(selected_M)), replace=False, shuffle=False))]
-    where, wrong = _find_wrong(measured, function, num)
-    ids = {"selected": chosen.tolist(), "rejected": rejected, "wrong": wrong, "unparsed": unparsed}
-    of_pool = [row_id for kind, of_kind in ids.items() for row_id in of_kind if kind != "wrong" or where == "pool"]
-    rows = _read_rows(run, record, "pool", function, of_pool)
-    of_wrong = rows if where == "pool" else _read_rows(run, record, "source", function, wrong)
-    found = {**dict.fromkeys(ids, rows), "wrong": of_wrong}
-    kinds = {kind: [found[kind][name] for name in of_kind if name in found[kind]] for kind, of_kind in ids.items()}
-    return {"arm": arm, "kinds": kinds, "wrong_in": where}
-
-
-def _draw_others(labels: TableRef, selected_M: Int64s, num: int, rng: np.random.Generator) -> tuple[list[int], ...]:
-    """Return ids of rows that were not selected, and of rows whose label could not be read, at most ``num`` of each."""
+    labels, rng = record.labels["pool"], np.random.default_rng(derive(run.seed, "rows to look at"))
     answered = io.make_answered_filter(labels)
     share = min(1.0, DRAWN / max(io.count(labels, answered), 1))
-    rows = read_scores(labels, [], share=share, seed=int(rng.integers(1 << 62)))
-    ids_N, parsed_N = rows.row_ids_N, rows.parsed_N
-    unparsed = ids_N[~parsed_N].tolist()
-    if len(unparsed) < num:  # rare: take the first ones
+    drawn = read_scores(labels, [], share=share, seed=int(rng.integers(1 << 62)))
+    unparsed = drawn.row_ids_N[~drawn.parsed_N].tolist()
+    if len(unparsed) < num:  # too rare to be in a draw
         first = io.open_table(labels).to_table(["row_id"], f"label IS NULL AND {answered}", limit=num)
         unparsed = list(dict.fromkeys([*unparsed, *first["row_id"].to_pylist()]))
-    rejected = ids_N[parsed_N & ~np.isin(ids_N, selected_M)].tolist()
-    return tuple([ids[place] for place in rng.permutation(len(ids))[:num]] for ids in (rejected, unparsed))
+    rejected = drawn.row_ids_N[drawn.parsed_N & ~np.isin(drawn.row_ids_N, selected_M)].tolist()
+    rejected, unparsed = ([ids[place] for place in rng.permutation(len(ids))[:num]] for ids in (rejected, unparsed))
+    places = np.sort(rng.choice(len(selected_M), min(num, len(selected_M)), replace=False, shuffle=False))
 
+    where = "pool" if "pool" in measured and function in measured["pool"].scores else "validation"
+    wrong: list[int] = []
+    if where in measured and function in measured[where].scores:
+        rows = measured[where].subset(measured[where].parsed_N & ~measured[where].correct_N)
+        wrong = rows.row_ids_N[np.argsort(-rows.scores[function].raw_N, kind="stable")[:num]].tolist()
 
-def _find_wrong(measured: Mapping[str, GradedRows], function: str, num: int) -> tuple[str, list[int]]:
-    """Return a set's name and the ids of its most trusted wrong rows."""
-    for where in ("pool", "validation"):
-        rows = measured.get(where)
-        if rows is not None and function in rows.scores:
-            wrong = rows.subset(rows.parsed_N & ~rows.correct_N)
-            order = np.argsort(-wrong.scores[function].raw_N, kind="stable")[:num]
-            return where, wrong.row_ids_N[order].tolist()
-    return "validation", []
+    ids = {"selected": selected_M[places].tolist(), "rejected": rejected, "wrong": wrong, "unparsed": unparsed}
+    of_pool = [row_id for kind, of_kind in ids.items() for row_id in of_kind if kind != "wrong" or where == "pool"]
+    shown = _read_rows(run, record, "pool", function, of_pool)
+    of_wrong = shown if where == "pool" else _read_rows(run, record, "source", function, wrong)
+    found = {**dict.fromkeys(ids, shown), "wrong": of_wrong}
+    kinds = {kind: [found[kind][name] for name in of_kind if name in found[kind]] for kind, of_kind in ids.items()}
+    return {"arm": arm, "kinds": kinds, "wrong_in": where}
 
 
 def _read_rows(

@@ -3,7 +3,7 @@
 Arms should differ only in their selection. If training itself differed, a difference in accuracy says nothing about the
 selection, so the report gives no verdict, p-value or recovery. All models of a run are tested in one way. If its labels
 were asked for in another way, a student that passes its teacher in the test may still be below the labels that it
-learned from (who answers among listed answers is right more often), and it is not called weak-to-strong.
+learned from (a model that chooses among listed answers is right more often), and it is not called weak-to-strong.
 
 The paper (App. "Strategy Games", evaluation) reports for each model the best accuracy of greedy decoding and two
 sampled ones. That is a choice on the test set, so it is too high on average. The report gives it beside the main
@@ -72,23 +72,33 @@ def compute_accuracy(tests: Tests, name: str, *, confidence: float = metrics.CON
 
 
 TRAINED = {"rows_trained": "num_rows", "rows_dropped": "num_dropped", "epochs": "num_epochs"}
-"""Fields of an arm in the report by those of its training's record."""
+"""Fields of a training's record, by the field of an arm in the report."""
 
 
-def collect_students(run: RunInputs, record: GenerationRecord, chosen: Mapping[str, Json]) -> Json:
-    """Return a base's students from the facts of each arm's selection: training, results, and withheld comparisons."""
+def collect_students(run: RunInputs, record: GenerationRecord, selections: Mapping[str, Json]) -> Json:
+    """Return a base's students from the facts of each arm's selection: training, and results.
+
+    ``withheld`` of an arm says why it is not compared with ground truth, or is None. If :func:`explain_unlike` has a
+    reason, no arm says whether it is weak-to-strong.
+    """
     tests, margin = read_tests(record.tests), float(run.config["evaluation"]["margin"])
     gain, nothing = compare_models(tests, GROUND_TRUTH, BASE, run.seed), None
     if gain is not None and gain["low"] <= 0:
         differs = format_difference(gain["difference"], gain["low"], gain["high"])
         nothing = f"ground truth differs from the base by {differs}, so nothing is sure to be recovered"
     entries = []
-    for arm, facts in chosen.items():
+    for arm, facts in selections.items():
         training = record.training.get(arm)
         trained = {name: None if training is None else training[of] for name, of in TRAINED.items()}
         results = collect_test_results(arm, tests, margin=margin, seed=run.seed, nothing=nothing)
         entries.append({**facts, **trained, **results})
-    arms = withhold(entries, explain_unlike(run.config))
+    # An arm is not compared with a ground truth that trained differently.
+    unlike = ["weak_to_strong"] if explain_unlike(run.config) else []
+    truth = next((entry for entry in entries if entry["name"] == GROUND_TRUTH), None)
+    arms = []
+    for entry in entries:
+        reason = None if truth is None or entry is truth else explain_withheld([entry, truth])
+        arms.append({**entry, **dict.fromkeys([*(CLAIMS if reason else ()), *unlike]), "withheld": reason})
     return {
         "student_base": None if record.student_base is None else describe_model(record.student_base),
         "arms": arms,
@@ -99,7 +109,7 @@ def collect_students(run: RunInputs, record: GenerationRecord, chosen: Mapping[s
     }
 
 
-def collect_further_students(run: RunInputs, record: GenerationRecord, chosen: Mapping[str, Json]) -> list[Json]:
+def collect_further_students(run: RunInputs, record: GenerationRecord, selections: Mapping[str, Json]) -> list[Json]:
     """Return the further students, each with ``name`` and the keys of :func:`collect_students`.
 
     ``against_first`` is the student's accuracy minus that of the student that teaches, by arm, paired by test row.
@@ -109,17 +119,17 @@ def collect_further_students(run: RunInputs, record: GenerationRecord, chosen: M
     for name in record.students:
         own = replace(record, students={}, **record.students[name])
         tests = read_tests(own.tests)
-        both = {arm: {"own": tests[arm], "first": first[arm]} for arm in chosen if arm in tests and arm in first}
+        both = {arm: {"own": tests[arm], "first": first[arm]} for arm in selections if arm in tests and arm in first}
         against = {arm: compare_models(pair, "own", "first", run.seed) for arm, pair in both.items()}
-        found.append({"name": name, **collect_students(run, own, chosen), "against_first": against})
+        found.append({"name": name, **collect_students(run, own, selections), "against_first": against})
     return found
 
 
 def collect_test_results(arm: str, tests: Tests, *, margin: float, seed: int, nothing: str | None) -> Json:
     """Return the results of an arm's student: accuracy, recovery, verdict and paired tests.
 
-    ``nothing`` says why there is nothing to recover, as the interval of ground truth's gain reaches zero, for all arms
-    alike.
+    ``nothing`` says why no arm can recover anything: ground truth is not shown to gain over the base. It is None if it
+    is.
     """
     truth = compute_test_differences(tests, arm, GROUND_TRUTH) if arm != GROUND_TRUTH else None
     against_teacher, against_truth = compare_models(tests, arm, TEACHER, seed), None
@@ -218,7 +228,7 @@ WAYS = {
     "scored": "by the likeliest of the listed answers",
     "stepwise": "token by token among the listed answers",
 }
-"""Descriptions of how answers are asked for, by ``DecodingConfig.constrained``."""
+"""How answers are asked for, in words, by ``DecodingConfig.constrained``."""
 
 
 def read_domain(config: JsonView) -> DomainConfig:
@@ -238,21 +248,6 @@ def explain_unlike(config: JsonView) -> str | None:
     """Return why a student cannot be called better than its teacher's labels, in words, or None if it can."""
     labels, tests = describe_asking(config, "teacher"), describe_asking(config, "evaluation")
     return None if labels == tests else f"labels were asked for {labels}, tests {tests}"
-
-
-def withhold(arms: Sequence[JsonView], unlike: str | None) -> list[Json]:
-    """Return the arms' entries, without comparisons to a ground truth that trained differently.
-
-    ``withheld`` of each entry says why, and is None if nothing is withheld. If ``unlike`` has a reason (from
-    :func:`explain_unlike`), no entry says whether its arm is weak-to-strong.
-    """
-    truth = next((arm for arm in arms if arm["name"] == GROUND_TRUTH), None)
-    entries = []
-    for arm in arms:
-        reason = None if truth is None or arm is truth else explain_withheld([arm, truth])
-        held = (*(CLAIMS if reason else ()), *(["weak_to_strong"] if unlike else []))
-        entries.append({**arm, **dict.fromkeys(held), "withheld": reason})
-    return entries
 
 
 WORDS = {GIVEN: "labels made elsewhere"}
@@ -287,7 +282,7 @@ def collect_decodings(record: GenerationRecord, evaluation: Mapping[str, object]
     config = EvaluationConfig.model_validate(evaluation)
     tests = {MAIN: read_tests(record.tests)}
     tests |= {name: read_tests(of_models) for name, of_models in record.further_tests.items()}
-    alike = [name for name, drawn in config.decodings.items() if drawn.constrained == config.decoding.constrained]
+    alike = [name for name, decoding in config.decodings.items() if decoding.constrained == config.decoding.constrained]
     confidence, models = 1 - (1 - metrics.CONFIDENCE) / max(len(alike), 1), []
     for model in tests[MAIN]:
         found = {name: compute_accuracy(tests[name], model, confidence=confidence) for name in alike}
@@ -297,8 +292,8 @@ def collect_decodings(record: GenerationRecord, evaluation: Mapping[str, object]
         models.append({"name": model, "accuracy": accuracy, "best": best})
     return {
         "decodings": [
-            {"name": name, "words": describe_decoding(drawn), "num_runs": config.runs(drawn)}
-            for name, drawn in config.decodings.items()
+            {"name": name, "words": describe_decoding(decoding), "num_runs": config.runs(decoding)}
+            for name, decoding in config.decodings.items()
         ],
         "best_is": f"best of {NUMBERS.get(len(alike), len(alike))}, chosen on the test set" if len(alike) > 1 else None,
         "num_alike": len(alike),

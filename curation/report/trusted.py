@@ -24,19 +24,13 @@ from curation.json_types import Json, JsonView
 from curation.metrics import Estimate
 from curation.report import checks, measures
 from curation.report.class_table import as_evidence
-from curation.report.evidence import (
-    CONFIDENCE,
-    Evidence,
-    Material,
-    foresee_purity,
-    weigh,
-)
-from curation.report.headline import say
+from curation.report.evidence import CONFIDENCE, Evidence, EvidenceInputs, compute_evidence, predict_purity
+from curation.report.headline import render_sentences
 from curation.report.record import GROUND_TRUTH, GenerationRecord, RunInputs
 from curation.report.rows import GradedRows
 from curation.tables import io
 
-LOOKED_AT, CHARACTERS = 2_000, 40
+MOST_READ, CHARACTERS = 2_000, 40
 """Number of unreadable labels to read, and number of characters of each; the most frequent ones are shown."""
 
 
@@ -73,7 +67,7 @@ class MeasuredRows:
 
 
 def collect_evidence(
-    rows: MeasuredRows, arm: str, num_candidates: int, varied: Json, classes: Json | None, students: Json
+    rows: MeasuredRows, arm: str, num_candidates: int, diversity: Json, classes: Json | None, students: Json
 ) -> Evidence:
     """Return the evidence on the arm shown, with the numbers of the report's tables that the verdict reads."""
     run, record, source, seed = rows.run, rows.record, rows.graded["source"], rows.run.seed
@@ -90,7 +84,7 @@ def collect_evidence(
         control = checks.measure_control(
             examples, run.domain, parsed, function, share, seed=seed, confidence=CONFIDENCE
         )
-    num_fit, num_repeats, of_pool = fit.get("num_fit"), fit.get("num_repeats"), varied["pool"]
+    num_fit, num_repeats, of_pool = fit.get("num_fit"), fit.get("num_repeats"), diversity["pool"]
     evidence = Evidence(
         arm=arm,
         chance=checks.compute_chance(examples, run.domain, known.row_ids_N, seed),
@@ -107,13 +101,13 @@ def collect_evidence(
         labels={
             "num_labelled": of_pool["num_rows"],
             "num_given": of_pool["num_labels"],
-            "num_selected": varied["arms"][arm]["num_labels"],
+            "num_selected": diversity["arms"][arm]["num_labels"],
         },
         classes=as_evidence(classes),
         gold_student=_describe_gold_student(students, record, run.config),
     )
-    return weigh(
-        Material(
+    return compute_evidence(
+        EvidenceInputs(
             known=evidence,
             function=function,
             validation=held if held is not None and len(held) else None,
@@ -163,7 +157,7 @@ def _count_unread(record: GenerationRecord) -> Json:
     counts, found = record.label_counts["pool"], Counter[str]()
     if counts["unparsed"]:
         labels, unread_rows = io.open_table(record.labels["pool"]), "label IS NULL AND error IS NULL"
-        texts = labels.to_table(columns=["completion"], filter=unread_rows, limit=LOOKED_AT)["completion"]
+        texts = labels.to_table(columns=["completion"], filter=unread_rows, limit=MOST_READ)["completion"]
         found.update(" ".join((text or "").split())[:CHARACTERS] for text in texts.to_pylist())
     return {
         "num_rows": counts["rows"] - sum(counts["errors"].values()),
@@ -172,49 +166,50 @@ def _count_unread(record: GenerationRecord) -> Json:
     }
 
 
-def foresee_purities(rows: MeasuredRows, num_candidates: int) -> dict[str, Estimate | None]:
+def predict_purities(rows: MeasuredRows, num_candidates: int) -> dict[str, Estimate | None]:
     """Return the purity of each weak arm's rows as predicted from validation rows; ``None`` if it cannot be predicted.
 
-    For an arm that ranks, it is that of ``curation.report.evidence.foresee_purity``; for one that draws, the share of
+    For an arm that ranks, it is that of ``curation.report.evidence.predict_purity``; for one that draws, the share of
     right labels among the source's rows, or among the parsed ones if it drew only such rows.
     """
-    source = rows.graded["source"]
-
-    def foresee(arm: str, table: pa.Table) -> Estimate | None:
+    source, found = rows.graded["source"], dict[str, Estimate | None]()
+    for arm, table in rows.selected.items():
+        function = ARMS[arm].trust
+        if ARMS[arm].gold or not table.num_rows:
+            continue
+        found[arm] = None
         if not ARMS[arm].ranked:
             known = (source.readable if all(table["is_parsed"].to_pylist()) else source).distinct
-            return known.share_right() if len(known) else None
-        if (function := ARMS[arm].trust) not in source.scores:
-            return None
-        held = source.held_out([function], rows.run.seed).readable
-        num_top = max(1, round(table.num_rows / max(num_candidates, 1) * len(held)))
-        found = foresee_purity(held, function, num_top, rows.trust_of(arm))
-        return None if found is None else found.purity
-
-    return {arm: foresee(arm, table) for arm, table in rows.selected.items() if not ARMS[arm].gold and table.num_rows}
+            found[arm] = known.share_right() if len(known) else None
+        elif function in source.scores:
+            held = source.held_out([function], rows.run.seed).readable
+            num_top = max(1, round(table.num_rows / max(num_candidates, 1) * len(held)))
+            if (predicted := predict_purity(held, function, num_top, rows.trust_of(arm))) is not None:
+                found[arm] = predicted.purity
+    return found
 
 
-def list_ranking(arms: Iterable[str]) -> list[str]:
+def list_ranking_functions(arms: Iterable[str]) -> list[str]:
     """Return the trust functions by which arms rank, the method's first."""
     return list(dict.fromkeys([REFERENCE_ARM, *(ARMS[arm].trust for arm in arms if ARMS[arm].ranked)]))
 
 
-def trust_tables(rows: MeasuredRows) -> Json:
+def measure_trust(rows: MeasuredRows) -> Json:
     """Return the metrics of every trust function by set, on its ``parsed`` rows.
 
     ``told`` are sentences on the reference arm's function.
     """
-    ranked, fit, constant = list_ranking(rows.selected), rows.record.trust_fit, rows.graded["source"].readable.distinct
-    tables: Json = {}
+    ranked, fit, tables = list_ranking_functions(rows.selected), rows.record.trust_fit, Json()
+    constant = rows.graded["source"].readable.distinct.share
     for where, graded in rows.sets.items():
         # There are fewer validation rows than pool rows: take the same share of them.
         num_top = graded.scale(rows.record.n) if where == "pool" else rows.scale_count(len(graded))
         seen, tables[where] = graded.readable, {}
         if len(seen):
-            table = tables[where]["parsed"] = measures.trust_metrics(seen, num_top, constant.share, rows.run.seed)
+            table = tables[where]["parsed"] = measures.measure_functions(seen, num_top, constant, rows.run.seed)
             for name, found in table["functions"].items():
                 found["is_arm"] = name in ranked
-    words = say("trust", fit.get("kind"), fit.get("choice"))
+    words = render_sentences("trust", fit.get("kind"), fit.get("choice"))
     return {"ece_bins": measures.ECE_BINS, "fit": dict(fit), **tables, "told": words}
 
 
@@ -239,7 +234,7 @@ def measure_regimes(rows: MeasuredRows) -> list[Json]:
                 **measures.measure_calibration(seen, REFERENCE_ARM, seed),
                 "num_top": num_top,
                 "purity_at_n": seen.rank_by_score(REFERENCE_ARM, [num_top])[0].to_json() if num_top else None,
-                "constant": measures.compute_constant_metrics(seen, constant, seed),
+                "constant": {"value": constant, **measures.compute_errors(seen, np.full(len(seen), constant), seed)},
             }
             lines.append({"set": name, "regime": regime, **found})
     return lines

@@ -41,7 +41,7 @@ def reach_verdict(evidence: Evidence, directory: str) -> ReportVerdict:
     found = [(rule, finding) for rule in RULES for finding in islice(rule.find(evidence), 1)]
     judged = [(rule, (CARE, finding) if isinstance(finding, str) else finding) for rule, finding in found]
     judged.sort(key=lambda item: -LEVELS.index(item[1][0]))
-    worst, words = judged[0][1] if judged else (USE, _praise(evidence))
+    worst, words = judged[0][1] if judged else (USE, _describe_strengths(evidence))
     if len(judged) > 1:
         words += f"; {len(judged) - 1} further finding{'s' if len(judged) > 2 else ''}"
     advisers = [feature.spread for feature in features().values() if feature.spread is not None]
@@ -64,24 +64,24 @@ def with_verdict(numbers: JsonView, reviews: Sequence[ReviewRecord], directory: 
     if (judged := found.pop("judged")) is None:
         return {"verdict": None, **found}
     selection, index, arm, trust = TableRef.from_json(judged["table"]), judged["index"], judged["arm"], judged["trust"]
-    people = find_reviewed_purity(reviews, index, arm, selection, trust=trust, confidence=CONFIDENCE)
+    people = find_reviewed_purity(reviews, index, arm, selection, trust)
     evidence = replace(_EVIDENCE.validate_python(found["evidence"]), checked=people)
     return {"verdict": reach_verdict(evidence, directory)._asdict(), **found, "evidence": asdict(evidence)}
 
 
 def find_reviewed_purity(
-    reviews: Sequence[ReviewRecord], generation: int, arm: str, selection: TableRef, *, trust: float, confidence: float
+    reviews: Sequence[ReviewRecord], generation: int, arm: str, selection: TableRef, trust: float
 ) -> ReviewedPurity | None:
     """Return a selection's purity by the review that decided the most of its rows; ``None`` if no review is about it.
 
-    A review of an earlier selection of the arm says nothing about this one, and one in which people decided no row of a
-    stratum of the selection tells no purity. ``confidence`` is that of ``decisive``.
+    Reviews of an earlier selection of the arm are skipped, and those in which people decided no row of some stratum of
+    the selection. ``trust`` is the mean trust of the selected rows.
     """
     found = []
     for review in reviews:
         strata = [stratum for stratum in review.strata if stratum["selected"]]
         answers = [stratum["answers"] for stratum in strata]
-        decided = [given["right"] + given["wrong"] for given in answers]
+        decided = [counts["right"] + counts["wrong"] for counts in answers]
         is_mine = (review.generation, review.arm, review.selection) == (generation, arm, selection)
         if not is_mine or not strata or not all(decided):
             continue
@@ -89,16 +89,16 @@ def find_reviewed_purity(
         drawn = [*zip(answers, decided, sizes, strict=True)]
         purity, decisive = (
             metrics.compute_weighted_mean(
-                [metrics.compute_finite_share(given["right"], n, size, confidence=level) for given, n, size in drawn],
+                [metrics.compute_finite_share(counts["right"], n, size, confidence=level) for counts, n, size in drawn],
                 [size / sum(sizes) for size in sizes],
             )
-            for level in (metrics.CONFIDENCE, confidence)
+            for level in (metrics.CONFIDENCE, CONFIDENCE)
         )
         found.append(
             ReviewedPurity(
                 review=review.name,
                 rows=sum(decided),
-                open=sum(given["unsure"] for given in answers),
+                open=sum(counts["unsure"] for counts in answers),
                 people=len(review.people),
                 purity=purity,
                 decisive=decisive,
@@ -109,19 +109,19 @@ def find_reviewed_purity(
 
 
 def find_gravest(verdicts: Sequence[Mapping[str, object] | None]) -> Json | None:
-    """Return the gravest verdict of a chain's generations, the last if several are equal; each builds on the former."""
-    given = [(index, found) for index, found in enumerate(verdicts) if found is not None]
-    if not given:
+    """Return the gravest verdict of a chain's generations, the last of several equal ones."""
+    known = [(index, found) for index, found in enumerate(verdicts) if found is not None]
+    if not known:
         return None
-    index, worst = max(given, key=lambda item: (LEVELS.index(item[1]["level"]), item[0]))
+    index, worst = max(known, key=lambda item: (LEVELS.index(item[1]["level"]), item[0]))
     return {**worst, "generation": index if len(verdicts) > 1 else None}
 
 
-def _praise(evidence: Evidence) -> str:
+def _describe_strengths(evidence: Evidence) -> str:
     """Return the evidence in favour of a run without findings, in words."""
-    text = "no rule finds anything against it"  # if people alone checked it
+    text = "no rule finds anything against it"  # kept if only people checked the labels
     for where, quality in evidence.measured:
-        if (auc := quality.auc) is not None:  # the pool's comes last
+        if (auc := quality.auc) is not None:  # that of the pool comes last and is kept
             text = f"trust puts right labels first (AUC {format_number(auc)} on {quality.rows:,} parsed {where} rows)"
     selected = f"of the {evidence.num_selected:,} selected labels"
     if evidence.pool is not None:

@@ -36,20 +36,28 @@ def write_folder(target: Place, *, force: bool, marker: str = LINEAGE) -> Iterat
     """
     try:
         require_reachable(target)
-        taken = _needs_replacing(target, marker, force=force)
+        if target.is_file():
+            raise ExportError(f"--output: {target} is a file; name a folder")
+        is_taken = target.is_dir() and any(target.iterdir())
+        if is_taken and not (target / marker).is_file():
+            raise ExportError(f"--output: {target} is not empty and not an earlier export; name another folder")
+        if is_taken and not force:
+            raise ExportError(
+                f"--output: {target} has an earlier export; name another folder, or replace it with --force"
+            )
         target.parent.mkdir(parents=True, exist_ok=True)
         with _open_beside(target) as folder:
             folder.mkdir()
             yield folder
             open_to_readers(folder)
             if isinstance(target, Remote):
-                _upload(folder, target, marker, replaced=taken)
+                _upload(folder, target, marker, replaced=is_taken)
             else:
                 sync_tree(folder)
                 old = folder
                 if not target.is_dir():
                     folder.rename(target)
-                elif not exchange(folder, target):  # for a moment there is none
+                elif not exchange(folder, target):  # not atomic: for a moment there is no target
                     old = folder.with_name(f"{folder.name}.old")
                     target.rename(old)
                     folder.rename(target)
@@ -59,19 +67,6 @@ def write_folder(target: Place, *, force: bool, marker: str = LINEAGE) -> Iterat
         raise ExportError(
             f"{target}: cannot be written ({error}); nothing new was left there; give another --output"
         ) from error
-
-
-def _needs_replacing(target: Place, marker: str, *, force: bool) -> bool:
-    """Return whether an earlier export has to be replaced; refuse anything else there."""
-    if target.is_file():
-        raise ExportError(f"--output: {target} is a file; name a folder")
-    if not target.is_dir() or not any(target.iterdir()):
-        return False
-    if not (target / marker).is_file():
-        raise ExportError(f"--output: {target} is not empty and not an earlier export; name another folder")
-    if not force:
-        raise ExportError(f"--output: {target} has an earlier export; name another folder, or replace it with --force")
-    return True
 
 
 @contextmanager

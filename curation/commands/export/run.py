@@ -39,22 +39,22 @@ def read_run(run: Place) -> tuple[RunConfig, Manifest]:
     return load_config(run / "config.yaml", (f"run_dir={json.dumps(str(run))}",)), Manifest.load(run)
 
 
-def choose_generation(config: RunConfig, generation: int | None, there: str) -> int:
-    """Return the requested generation, or the last one; ``there`` is the end of the message that refuses another."""
+def choose_generation(config: RunConfig, generation: int | None, known: str) -> int:
+    """Return the requested generation, or the last one; an error ends with ``known``, what the run has."""
     last = max(0, len(config.generations) - 1)
     if generation is not None and not 0 <= generation <= last:
-        raise ExportError(f"generation {generation}: the run's generations are 0 to {last}; {there}")
+        raise ExportError(f"generation {generation}: the run's generations are 0 to {last}; {known}")
     return last if generation is None else generation
 
 
-def choose_arm(config: RunConfig, arm: str | None, there: str) -> str:
-    """Return the requested arm, or ``trust`` or the only one; ``there`` ends the message that refuses another."""
+def choose_arm(config: RunConfig, arm: str | None, known: str) -> str:
+    """Return the requested arm, or ``trust`` or the only one; an error ends with ``known``, what the run has."""
     arms = config.selection.arms
     if arm is None and REFERENCE_ARM not in arms and len(arms) > 1:
-        raise ExportError(f"arm: name one of the run's arms ({', '.join(arms)}); {there}")
+        raise ExportError(f"arm: name one of the run's arms ({', '.join(arms)}); {known}")
     found = arm or (REFERENCE_ARM if REFERENCE_ARM in arms else arms[0])
     if found not in arms:
-        raise ExportError(f"arm {found}: the run's arms are {', '.join(arms)}; {there}")
+        raise ExportError(f"arm {found}: the run's arms are {', '.join(arms)}; {known}")
     return found
 
 
@@ -75,7 +75,7 @@ class RecordedRun:
 
     @classmethod
     def of(cls, place: Place) -> Self:
-        """Return the run in a directory; refuse another directory, and a run without rows."""
+        """Return the run in a directory; refuse a directory that is no run, and a run without rows."""
         config, manifest = read_run(place)
         if "prepare" not in manifest.stages:
             raise TableError(
@@ -145,18 +145,14 @@ class Student(RecordedRun):
         """The name of the stage that trains the student; other stages of the generation are in ``home``."""
         return f"{self.home}-{self.name}/student-{self.arm}" if self.name else f"{self.home}/student-{self.arm}"
 
-    def of_generation(self, split: str, *classes: type[Stage], of: str = "") -> StageRecord | None:
-        """Return the record of a split's first finished stage among the classes, or ``None`` if none is finished."""
-        return self.stage(self.generation, split, *classes, of=of, branch=self.branch)
-
     @property
     def selecting(self) -> StageRecord | None:
         """The record of the stage that selected the student's rows."""
-        return self.of_generation("pool", Select)
+        return self.stage(self.generation, "pool", Select, branch=self.branch)
 
     @cached_property
     def measured(self) -> Json | None:
-        """The generation's ``metrics.json`` on the exported part, or ``None`` if it was not computed since."""
+        """The generation's ``metrics.json``, or ``None`` if it was not computed after the exported part."""
         return None if self.record is None else read_numbers_after(self.manifest, self.record, self.generation)
 
     @property
@@ -190,7 +186,7 @@ def find_student(run: Place, arm: str | None, generation: int | None, name: str 
     done = [
         name
         for name, record in manifest.stages.items()
-        if "training" in record.outputs and "digest" in record.inputs  # which no other training has
+        if "training" in record.outputs and "digest" in record.inputs  # only trainings of students have both
     ]
     trained = f"trained students: {', '.join(sorted(done)) or 'none'}"
     generation = choose_generation(config, generation, trained)
@@ -234,7 +230,7 @@ def find_selection(config: RunConfig, manifest: Manifest, arm: str | None, gener
             f"{directory}: no rows of the arm {arm} yet, stage {student.home}/select is not done; "
             f"`curate run {directory}` goes on with it"
         )
-    pairs = student.of_generation("pool", WritePreferences)
+    pairs = student.stage(generation, "pool", WritePreferences, branch=student.branch)
     if pairs is not None and pairs.inputs["selected"].get(arm) == made["table"]:
         made = pairs.outputs["arms"][arm]
     return replace(student, record=selected), TableRef.from_json(made["table"])

@@ -1,9 +1,8 @@
 """``curate export-trust``: a fitted trust function as a trust package (``curation.filter.package``)."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -59,7 +58,6 @@ SAMPLE_ROWS = 500
 NUM_READ = 50
 """Number of rows that are searched for questions to store."""
 
-Keep = Callable[[Int64s], npt.NDArray[np.bool_]]
 Reference = Mapping[str, npt.NDArray[Any]]
 
 
@@ -123,11 +121,9 @@ def _make_description(
     fit: Fit, rows: CalibrationRows | None, reference: Reference, parts: Mapping[str, PackagePart], command: str
 ) -> Description:
     states, columns = split_inputs(fit)
-    ask, answered = (
-        _load_answers_config(fit.labelling),
-        fit.stage(fit.generation, "pool", Label) or fit.stage(fit.generation, "source", Label),
-    )
-    assert answered is not None, "there is no labelling without it"
+    ask = _load_answers_config(fit.labelling)
+    answered = fit.stage(fit.generation, "pool", Label) or fit.stage(fit.generation, "source", Label)
+    assert answered is not None, "a fitted function has labels"
     kept: dict[str, Any] = {"states": tuple(state for state in ask.states if state in states)}
     if schemas.TOKEN_LOGPROBS not in columns:
         kept["token_logprobs"] = 0
@@ -137,7 +133,7 @@ def _make_description(
     num_texts = 0 if sampled else max(0, len(reference.get("word_starts", ())) - 1)
     num_sampled = len(reference[sampled[0]]) if sampled else 0
     return Description(
-        teacher=None if teacher is None else replace(teacher, code=None),  # whoever gets it allows code, or does not
+        teacher=None if teacher is None else replace(teacher, code=None),  # its receiver decides whether code may run
         teacher_digests={} if teacher is None else compute_digests(teacher),
         state_size=size,
         ask=ask.model_copy(update=kept),
@@ -215,23 +211,17 @@ def read_questions(fit: Fit) -> tuple[Question, ...]:
         labelling = fit.labels(split)
         if labelling is None or fit.config.domain_of(split) != config:
             continue
-        tables = TableRef.from_json(labelling.inputs["examples"]), TableRef.from_json(labelling.outputs["labels"])
-        return collect_questions(domain, _iter_rows(*tables))
+        scanner = io.open_table(TableRef.from_json(labelling.outputs["labels"])).scanner(
+            columns=["row_id", "completion", "label"],
+            filter="error IS NULL AND label IS NOT NULL",
+            limit=NUM_READ,
+            scan_in_order=True,
+        )
+        found = {row["row_id"]: (row["completion"], row["label"]) for row in scanner.to_table().to_pylist()}
+        filter = f"row_id IN ({', '.join(map(str, found)) or 'NULL'})"
+        examples = io.read(TableRef.from_json(labelling.inputs["examples"]), filter=filter).to_pylist()
+        return collect_questions(domain, ((example, *found[example["row_id"]]) for example in examples))
     return ()
-
-
-def _iter_rows(examples: TableRef, labels: TableRef) -> Iterator[tuple[dict[str, Any], str, str | None]]:
-    scanner = io.open_table(labels).scanner(
-        columns=["row_id", "completion", "label"],
-        filter="error IS NULL AND label IS NOT NULL",
-        limit=NUM_READ,
-        scan_in_order=True,
-    )
-    found = {row["row_id"]: row for row in scanner.to_table().to_pylist()}
-    wanted = ", ".join(map(str, found)) or "NULL"
-    for example in io.read(examples, filter=f"row_id IN ({wanted})").to_pylist():
-        row = found[example["row_id"]]
-        yield example, row["completion"], row["label"]
 
 
 def sample_reference(fit: Fit, function: "StateTrust", further: Sequence[str] = ()) -> Reference:
@@ -277,30 +267,48 @@ def _compute_held_out_scores(
 
 
 def read_calibration_rows(fit: Fit, function: "StateTrust") -> tuple[GradedScores | None, CalibrationRows | None]:
-    """Return graded rows with held-out scores, of the calibration split or else of the source, or ``None``."""
-    labelled = grades = None
+    """Return independent graded rows with held-out scores, of the calibration split or else of the source, or ``None``.
+
+    Rows are ordered by id; scores are NaN without a readable label.
+    """
+    labelled = grading = None
     if fit.config.splits.calibration is not None:
         labelled = fit.labels("calibration")
-        grades = fit.stage(fit.generation, "calibration", choose_grading_stage(fit.config, "calibration"))
-    keep: Keep | None = None
-    split, chose = "calibration", False
+        grading = fit.stage(fit.generation, "calibration", choose_grading_stage(fit.config, "calibration"))
     if (
         labelled is not None
-        and grades is not None
-        and is_of(fit, labelled)
-        and grades.inputs["labels"] == labelled.outputs["labels"]
+        and grading is not None
+        and matches_fit(fit, labelled)
+        and grading.inputs["labels"] == labelled.outputs["labels"]
     ):
-        labels, graded = TableRef.from_json(labelled.outputs["labels"]), TableRef.from_json(grades.outputs["grades"])
+        split, labels, grades = "calibration", labelled.outputs["labels"], grading.outputs["grades"]
     else:
-        split, chose = "source", True  # they chose a penalty, a step to stop at, or the function itself
-        labels, graded = (TableRef.from_json(fit.record.inputs[name]) for name in ("labels", "grades"))
-        keep = partial(has_held_out_score, function)
-    rows = _read_graded(labels, graded, fit.name, function, keep)
-    if not len(rows.correct_M):
+        split, labels, grades = "source", fit.record.inputs["labels"], fit.record.inputs["grades"]
+    graded, table = read_grades(TableRef.from_json(grades)), io.open_table(TableRef.from_json(labels))
+    stored = [schemas.get_raw_column(fit.name), schemas.trust_column(fit.name)]
+    scored = set(stored) <= set(table.schema.names)  # scored as it was labelled: not all states are stored
+    features = stored if scored else list(function.features)
+    columns = list(dict.fromkeys(["row_id", "label", *features]))  # a class probe reads the label, too
+    parts: list[tuple[npt.NDArray[Any], ...]] = []
+    for batch in table.scanner(columns=columns, filter="error IS NULL").to_batches():
+        row_ids_B = batch.column("row_id").to_numpy()
+        kept_B = np.isin(row_ids_B, graded.row_ids_N)
+        if split == "source":
+            kept_B &= has_held_out_score(function, row_ids_B)
+        batch = batch.filter(pa.array(kept_B))
+        parts.append((row_ids_B[kept_B], *_compute_held_out_scores(batch, function, stored if scored else None)))
+    if not any(len(row_ids_B) for row_ids_B, *_ in parts):
         return None, None
-    return rows, CalibrationRows(
-        split=split, num_rows=len(rows.correct_M), num_right=int(rows.correct_M.sum()), chose=chose
-    )
+    row_ids_M, raw_M, trust_M = (np.concatenate(part) for part in zip(*parts, strict=True))
+    order_M = np.argsort(row_ids_M)
+    place_M = np.searchsorted(graded.row_ids_N, row_ids_M[order_M])
+    raw_M, trust_M = (scores_M[order_M].astype(np.float32) for scores_M in (raw_M, trust_M))
+    cluster_M = None if graded.cluster_N is None else graded.cluster_N[place_M]
+    independent_M = find_independent(graded.question_N[place_M], row_ids_M[order_M], cluster_M)
+    rows = GradedScores(raw_M, trust_M, graded.correct_N[place_M]).subset(independent_M)
+    # The fit chose a penalty, when to stop, or the function itself by the source's rows.
+    num_rows, num_right = len(rows.correct_M), int(rows.correct_M.sum())
+    return rows, CalibrationRows(split=split, num_rows=num_rows, num_right=num_right, chose=split == "source")
 
 
 def has_held_out_score(function: "StateTrust", row_ids_N: Int64s) -> npt.NDArray[np.bool_]:
@@ -312,40 +320,8 @@ def has_held_out_score(function: "StateTrust", row_ids_N: Int64s) -> npt.NDArray
     return found_N
 
 
-def is_of(fit: Fit, labelled: StageRecord) -> bool:
+def matches_fit(fit: Fit, labelled: StageRecord) -> bool:
     """Return whether a split was labelled like the source and, if it is scored at all, scored by this fit."""
     source, own = fit.labelling.inputs, (labelled.inputs.get("fitted") or {}).get(fit.name)
     same = all(labelled.inputs[key] == source[key] for key in ("model", "ask", "backend", "decoding"))
     return same and (own is None or own["digest"] == fit.trust.digest)
-
-
-def _read_graded(
-    labels: TableRef, grades: TableRef, name: str, function: "StateTrust", keep: Keep | None
-) -> GradedScores:
-    """Return independent graded rows that pass ``keep``, by row id; scores are NaN without a readable label."""
-    graded = read_grades(grades)
-    table = io.open_table(labels)
-    stored = [schemas.get_raw_column(name), schemas.trust_column(name)]
-    scored = set(stored) <= set(table.schema.names)  # while it was labelled: then the states are not all there
-    features = stored if scored else list(function.features)
-    columns = list(dict.fromkeys(["row_id", "label", *features]))  # a class probe reads the label, too
-    parts: list[tuple[npt.NDArray[Any], ...]] = []
-    for batch in table.scanner(columns=columns, filter="error IS NULL").to_batches():
-        row_ids_B = batch.column("row_id").to_numpy()
-        kept_B = np.isin(row_ids_B, graded.row_ids_N)
-        kept_B &= True if keep is None else keep(row_ids_B)
-        batch = batch.filter(pa.array(kept_B))
-        scores = _compute_held_out_scores(
-            batch, function, stored if scored else None
-        )  # of another split the plain ones
-        parts.append((row_ids_B[kept_B], *scores))
-    if not parts:
-        none = np.zeros(0, dtype=np.float32)
-        return GradedScores(none, none, none.astype(np.bool_))
-    row_ids_M, raw_M, trust_M = (np.concatenate(part) for part in zip(*parts, strict=True))
-    order_M = np.argsort(row_ids_M)
-    place_M = np.searchsorted(graded.row_ids_N, row_ids_M[order_M])
-    raw_M, trust_M = (scores_M[order_M].astype(np.float32) for scores_M in (raw_M, trust_M))
-    found = GradedScores(raw_M, trust_M, graded.correct_N[place_M])
-    cluster_M = None if graded.cluster_N is None else graded.cluster_N[place_M]
-    return found.subset(find_independent(graded.question_N[place_M], row_ids_M[order_M], cluster_M))

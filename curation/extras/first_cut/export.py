@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from curation.arrays import Bools, Float64s, Int64s
 from curation.commands.export.run import Fit
-from curation.commands.export.trust import has_held_out_score, is_of, split_inputs
+from curation.commands.export.trust import has_held_out_score, matches_fit, split_inputs
 from curation.config import TrustConfig
 from curation.config.external import GIVEN
 from curation.config.states import parse
@@ -94,7 +94,7 @@ def _find_held_out(fit: Fit, first: TrustRef, labels: TableRef, sets: Mask) -> t
     """Return split and held-out rows: the calibration split if its states are stored, else rows that no fit saw."""
     labelled = fit.labels("calibration")
     features = {name for ref in (first, fit.trust) for name in load_fitted(ref).features}
-    if labelled is not None and is_of(fit, labelled):
+    if labelled is not None and matches_fit(fit, labelled):
         found = TableRef.from_json(labelled.outputs["labels"])
         if features <= set(io.open_table(found).schema.names):
             return "calibration", collect_held_out(found, first, fit.trust, lambda ids_N: np.ones_like(ids_N, np.bool_))

@@ -124,7 +124,7 @@ def test_files_whose_content_cannot_be_compared_are_not_said_to_be_whole(
     found = Verified(target=str(tmp_path))
     checker = Checker(home=tmp_path, found=found, redo=str)
     md5 = "900150983cd24fb0d6963f7d28e17f72"
-    checker.name({"parts": Content(3, f'tag:"{md5}-2"'), "whole": Content(3, f'tag:"{md5}"')}, 2)
+    checker.add_files({"parts": Content(3, f'tag:"{md5}-2"'), "whole": Content(3, f'tag:"{md5}"')}, 2)
     checker.read(lambda _: None)
     assert not found.damage and found.only_sizes == 1
     monkeypatch.setattr("curation.commands.verify.verify", lambda *_: found)

@@ -22,7 +22,7 @@ from curation.extras.tracking import publish as tracking
 from curation.extras.tracking.config import TrackingConfig
 from curation.extras.tracking.publish import TrackedRun
 from curation.pipeline.running import run_chain
-from curation.report.charts import draw_training_chart
+from curation.report.charts import draw_training_figure, render_svg
 from curation.report.tested import collect_trainings
 
 ENTRY = TrackedRun(
@@ -76,7 +76,7 @@ def test_curves_of_every_student_have_their_steps():
     grpo = {**plain, "losses": losses, "curves": curves}
     found = collect_trainings({"naive": plain, "trust": grpo})
     assert found["naive"]["curves"] == {"step": [1.0, 2.0, 3.0], "loss": [2.0, 1.0, 0.5]}
-    assert found["trust"]["curves"]["loss"] == losses and "<svg" in draw_training_chart("drawn", found)
+    assert found["trust"]["curves"]["loss"] == losses and "<svg" in render_svg(draw_training_figure(found), "drawn")
     report = dict.fromkeys(("name", "domain"), "x") | {"config": {}, "versions": {}, "stages": [], "chain": None}
     empty = {
         "index": 1,

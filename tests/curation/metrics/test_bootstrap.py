@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from curation.metrics.calibration import resample
-from curation.report.measures import trust_metrics
+from curation.report.measures import measure_functions
 from curation.report.rows import FunctionScores, GradedRows
 
 
@@ -32,7 +32,7 @@ def test_a_function_has_the_same_metrics_beside_others_and_alone() -> None:
         )
         return rows
 
-    together = trust_metrics(view(names), 50, 0.5, seed=7)["functions"]
+    together = measure_functions(view(names), 50, 0.5, seed=7)["functions"]
     assert list(together) == names
     for name in names:
-        assert trust_metrics(view([name]), 50, 0.5, seed=7)["functions"] == {name: together[name]}
+        assert measure_functions(view([name]), 50, 0.5, seed=7)["functions"] == {name: together[name]}

@@ -16,7 +16,7 @@ from curation.metrics.calibration import resample
 from curation.metrics.estimates import compute_inflation
 from curation.metrics.ranking import compute_influence, compute_placements
 from curation.report.by_difficulty import compute_accuracy_bins, compute_purity_bins
-from curation.report.evidence import foresee_purity, measure_quality
+from curation.report.evidence import measure_quality, predict_purity
 from curation.report.rows import GradedRows
 
 ROWWISE = ("share right", "accuracy", "difference")
@@ -124,7 +124,7 @@ def test_the_evidence_of_users_is_wider_and_its_values_are_the_same() -> None:
     for name in ("share_right", "brier_excess"):
         wide, narrow = getattr(found, name), getattr(plain, name)
         assert wide.high - wide.low > narrow.high - narrow.low
-    expected, by_rows = (foresee_purity(of, "trust", 150, np.sort(trust_N)[::-1][:1_000]) for of in (rows, alone))
+    expected, by_rows = (predict_purity(of, "trust", 150, np.sort(trust_N)[::-1][:1_000]) for of in (rows, alone))
     assert expected is not None and by_rows is not None
     assert expected.purity.value == by_rows.purity.value and expected.purity.low < by_rows.purity.low
 

@@ -30,7 +30,7 @@ from curation.domains.chess import Chess
 from curation.domains.grading import Graded
 from curation.report import RunRecord
 from curation.report.by_difficulty import compute_accuracy_bins, compute_bin_edges
-from curation.report.charts import draw_risk_chart, draw_training_chart
+from curation.report.charts import draw_risk_chart, draw_training_figure, render_svg
 from curation.report.html import render
 from curation.report.tested import collect_trainings
 from curation.tables import schemas
@@ -260,6 +260,6 @@ def test_trainings_are_drawn_by_steps_or_by_logging_intervals():
     )
     assert trained["naive"]["curves"] == {**blocks, "loss": [0.5, 0.4, 0.3]}
     assert trained["trust"]["curves"] == {"step": [1.0, 2.0], "loss": [1.0, 0.5]}
-    drawn = draw_training_chart("x", trained)
+    drawn = render_svg(draw_training_figure(trained), "x")
     assert drawn.startswith("<svg") and 'id="x-axes_2"' in drawn
     assert 'id="x-axes_3"' not in drawn, "two measures vary: loss and reward"

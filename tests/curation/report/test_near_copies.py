@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.verdict_pools import edited, patterns, sums, words
 from curation.report.checks import SIMILAR, NearCopies, Question, cluster_rows, find_near_copies
-from curation.report.evidence import foresee_purity
+from curation.report.evidence import predict_purity
 from curation.report.rows import FunctionScores, GradedRows
 
 NONE = np.zeros(0, dtype=np.uint64)
@@ -86,7 +86,7 @@ def test_purity_foreseen_of_few_clusters_has_the_chance_of_each() -> None:
         parsed_N=np.ones(4000, dtype=bool),
         scores={"trust": FunctionScores(raw_N=np.zeros(4000), trust_N=np.full(4000, 0.7))},
     )
-    few, all_rows = (foresee_purity(rows, "trust", 400, np.full(5, 0.7), are_all=are_all) for are_all in (True, False))
+    few, all_rows = (predict_purity(rows, "trust", 400, np.full(5, 0.7), are_all=are_all) for are_all in (True, False))
     assert few is not None and all_rows is not None and few.purity.value == all_rows.purity.value
     assert few.purity.high - few.purity.low > 10 * (all_rows.purity.high - all_rows.purity.low)
     shares = rng.binomial(5, 0.7, 2000) / 5

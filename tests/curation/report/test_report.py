@@ -25,7 +25,7 @@ from curation.hashing import derive, hash_unit
 from curation.metrics import compute_runs_recovery
 from curation.refs import ModelRef, TableRef, TrustRef
 from curation.report import FORMAT, GenerationRecord, PassRecord, RunRecord, StageSummary, write
-from curation.report.headline import say, with_interval
+from curation.report.headline import format_interval, render_sentences
 from curation.report.html import render
 from curation.report.rows import UNPARSED, rank_for_arm, read_graded_rows
 from curation.report.tested import CLAIMS, explain_withheld
@@ -555,7 +555,7 @@ def test_a_base_that_passes_the_teacher_by_itself_takes_the_claim_away(run: RunR
     main = {"against_teacher": {"difference": 0.153, "low": 0.12, "high": 0.187}, "weak_to_strong": True}
     for low, words in ((0.01, ": weak-to-strong."), (-0.03, "the training is not shown to help (+2.0 points [")):
         against = {"difference": 0.02, "low": low, "high": 0.05}
-        (line,) = say("weak_to_strong", generation, {**main, "against_base": against})
+        (line,) = render_sentences("weak_to_strong", generation, {**main, "against_base": against})
         assert line.startswith("It passes its weak teacher (41.0") and words in line
 
 
@@ -568,7 +568,7 @@ def test_the_headline_names_the_control_of_parsed_labels(run: RunRecord, report:
     purity, naive = (by_name(found)[name]["purity"] for name in ("naive_parsed", "naive"))
     assert purity["value"] == is_right(parsed[:N]).mean()
     words = (
-        f"against {with_interval(purity)} with a uniform draw of parsed labels and {with_interval(naive)} with a "
+        f"against {format_interval(purity)} with a uniform draw of parsed labels and {format_interval(naive)} with a "
         "uniform draw of all labels"
     )
     assert words in found["headline"][0]

@@ -16,7 +16,7 @@ from curation.arms import FREE
 from curation.domains.grading import read_grades
 from curation.report import RunRecord
 from curation.report.evidence import compare_with_signal, find_rivals
-from curation.report.headline import say
+from curation.report.headline import render_sentences
 from curation.report.html import render
 from curation.report.rows import LOWEST, UNPARSED, FunctionScores, GradedRows, read_graded_rows, without_constant
 from curation.tables import io, schemas
@@ -126,23 +126,23 @@ def test_differences_are_scikit_learns_and_those_of_the_first_rows() -> None:
 
 def test_intervals_hold_for_all_signals_together_and_unparsed_rows_do_not_count() -> None:
     judged = rows(trust=1.0, margin=1.0, entropy=1.6)
-    assert [rival.confidence for rival in find_rivals(graded(judged), "pool", "trust", 200, 0, false_alarms=0.05)] == [
+    assert [rival.confidence for rival in find_rivals(graded(judged), "pool", "trust", 200, 0)] == [
         0.975,
         0.975,
     ]
     unparsed = replace(judged, parsed_N=np.arange(2000) < 1000)
-    (one, two) = find_rivals(graded(unparsed), "pool", "trust", 200, 0, false_alarms=0.05)
+    (one, two) = find_rivals(graded(unparsed), "pool", "trust", 200, 0)
     half = judged.subset(np.arange(2000) < 1000)
-    assert two == find_rivals(graded(half), "pool", "trust", 200, 0, false_alarms=0.05)[1]
+    assert two == find_rivals(graded(half), "pool", "trust", 200, 0)[1]
     assert not one.is_better and two.is_better and two.signal == "entropy"
-    assert find_rivals(graded(judged), "pool", "entropy", 200, 0, false_alarms=0.05)[0].signal == "margin"
-    assert find_rivals(graded(judged), "pool", "reward", 200, 0, false_alarms=0.05) == ()
+    assert find_rivals(graded(judged), "pool", "entropy", 200, 0)[0].signal == "margin"
+    assert find_rivals(graded(judged), "pool", "reward", 200, 0) == ()
 
 
 def test_one_class_has_no_auc_and_no_winner() -> None:
     judged = rows(trust=1.0, margin=1.0)
     alike = replace(judged, correct_N=np.ones(2000, dtype=bool))
-    (rival,) = find_rivals(graded(alike), "pool", "trust", 200, 0, false_alarms=0.05)
+    (rival,) = find_rivals(graded(alike), "pool", "trust", 200, 0)
     assert rival.auc is None and rival.purity.value == 0 and not rival.is_better
 
 
@@ -164,7 +164,7 @@ def test_one_class_has_no_auc_and_no_winner() -> None:
     ],
 )
 def test_a_sentence_says_which_function_trust_is(kind: str, choice: dict[str, Any] | None, words: str) -> None:
-    assert say("trust", kind, choice) == [words]
+    assert render_sentences("trust", kind, choice) == [words]
 
 
 @pytest.mark.long

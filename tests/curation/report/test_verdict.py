@@ -30,7 +30,7 @@ from curation.report.evidence import (
     ReviewedPurity,
     Rival,
     compute_brier_excess,
-    foresee_purity,
+    predict_purity,
 )
 from curation.report.html import render
 from curation.report.record import PossibleGroups, ReviewRecord
@@ -144,7 +144,7 @@ def test_the_purity_that_people_found_is_that_of_the_strata(run: RunRecord) -> N
         return ReviewRecord(name=name, strata=given, **{**last, **fields})
 
     def of(*reviews: ReviewRecord) -> ReviewedPurity | None:
-        return find_reviewed_purity(reviews, 0, "trust", selection, trust=0.7, confidence=0.99)
+        return find_reviewed_purity(reviews, 0, "trust", selection, 0.7)
 
     one = of(review("one", (10**9, True, 80, 20, 3), (500, False, 0, 9, 0)))
     assert one is not None and (one.rows, one.open, one.people, one.purity.value) == (100, 3, 2, 0.8)
@@ -445,11 +445,11 @@ def test_the_purity_foreseen_is_that_of_validation_rows_of_the_same_trust() -> N
             np.mean(np.digitize(chosen, edges) == b) * right_N[np.digitize(trust_N, edges) == b].mean()
             for b in range(10)
         )
-        found = foresee_purity(rows, "trust", 400, chosen)
+        found = predict_purity(rows, "trust", 400, chosen)
         assert found.purity.value == pytest.approx(expected, abs=2e-3)
         assert found.purity.low < (1 + low) / 2 < found.purity.high
-    assert foresee_purity(rows, "trust", 400, rng.random(500)).drop.low > 0.3  # validation's top is 95 % right
-    assert foresee_purity(rows, "trust", 400, np.zeros(0)) is None
+    assert predict_purity(rows, "trust", 400, rng.random(500)).drop.low > 0.3  # validation's top is 95 % right
+    assert predict_purity(rows, "trust", 400, np.zeros(0)) is None
 
 
 def test_the_intervals_that_decide_have_their_level() -> None:
