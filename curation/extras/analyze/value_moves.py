@@ -9,6 +9,7 @@ unclipped gaps.
 
 import asyncio
 import shutil
+from collections import Counter
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -108,37 +109,33 @@ class ValueMoves(Stage):
         if num_failed:
             task.say(f"{num_failed:,} of {num_rows:,} rows could not be valued; the table has their errors")
         names = sorted({name for name in io.read(table, columns=["engine"])["engine"].to_pylist() if name})
+        arms: Json = {}
+        for arm, (drawn_M, counts) in drawn.items():
+            asked = io.take(table, drawn_M)
+            kinds = Counter(get_error_kind(error) for error in asked["error"].to_pylist() if error is not None)
+            valued = asked.filter(asked["error"].is_null())
+            gold_N, chosen_N = (
+                to_centipawns(*(valued[f"{move}_{unit}"].cast(pa.float64()).to_numpy() for unit in ("cp", "mate")))
+                for move in ("gold", "chosen")
+            )
+            compared = compare_moves(gold_N, chosen_N, equal_within=self.engine.equal_within)
+            arms[arm] = {**counts, "errors": dict(sorted(kinds.items())), **compared}
         found = {
             "engine": ", ".join(names),
             "nodes": self.engine.nodes,
             "equal_within": self.engine.equal_within,
             "num_rows": num_rows,
             "num_failed": num_failed,
-            "arms": {
-                arm: {**counts, **_summarise_arm(table, drawn_M, self.engine.equal_within)}
-                for arm, (drawn_M, counts) in drawn.items()
-            },
+            "arms": arms,
         }
         return Done(outputs=self.Made(found=found, table=table), rows=num_rows)
-
-
-def _summarise_arm(table: TableRef, drawn_M: Int64s, equal_within: int) -> Json:
-    asked = io.take(table, drawn_M)
-    kinds = [get_error_kind(error) for error in asked["error"].to_pylist() if error is not None]
-    healthy = asked.filter(asked["error"].is_null())
-    gold_N, chosen_N = (
-        to_centipawns(*(healthy[f"{move}_{unit}"].cast(pa.float64()).to_numpy() for unit in ("cp", "mate")))
-        for move in ("gold", "chosen")
-    )
-    errors = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
-    return {"errors": errors, **compare_moves(gold_N, chosen_N, equal_within=equal_within)}
 
 
 def _draw_differing(job: ValueMoves, selection: TableRef) -> tuple[Int64s, Json]:
     """Return at most ``engine.rows`` ids of rows whose weak label is a move unlike gold's, and counts of all."""
     table = io.read(selection, columns=["row_id", "label"])
     ids_N, parsed_N = table["row_id"].to_numpy(), table["label"].is_valid().to_numpy()
-    place_N = io.find_offsets(job.grades, ids_N)  # of a large pool only the selected rows' grades are held
+    place_N = io.find_offsets(job.grades, ids_N)  # only grades of selected rows are held in memory
     wrong_N = place_N >= 0
     correct_M = io.take_offsets(job.grades, place_N[wrong_N], ["correct"])["correct"]
     wrong_N[wrong_N] = ~correct_M.to_numpy().astype(np.bool_)

@@ -77,29 +77,27 @@ def make_cascade(fit: Fit, folder: Path) -> tuple[Cascade, PartFiles] | str:
 
 
 def _fit_first_cut(fit: Fit, inputs: tuple[str, ...], labels: TableRef, sets: Mask, folder: Path) -> TrustRef:
-    """Return the function of prompts, fitted on other rows than those of ``sets`` to find what the package selects."""
+    """Return a trust function of prompts, fitted to find what the package selects, on rows that ``sets`` omits."""
     from train.trust import fit_rows, read_rows
 
     config = TrustConfig(states=inputs, fit_on="all", validation_fraction=fit.settings.validation_fraction)
-    drawn, uri = (
-        _make_draw(MOST_ROWS / max(1, io.count(labels)), derive(fit.seed, "first cut")),
-        str(folder / "wanted.lance"),
-    )
-    goal = write_cut_target(labels, fit.trust, lambda ids_N: drawn(ids_N) & ~sets(ids_N), keep=KEEP, uri=uri)
-    rows = read_rows(labels, goal, config, seed=fit.seed)
+    drawn = _make_draw(MOST_ROWS / max(1, io.count(labels)), derive(fit.seed, "first cut"))
+    uri = str(folder / "wanted.lance")
+    target = write_cut_target(labels, fit.trust, lambda ids_N: drawn(ids_N) & ~sets(ids_N), keep=KEEP, uri=uri)
+    rows = read_rows(labels, target, config, seed=fit.seed)
     return fit_rows(KIND, rows, config, seed=fit.seed, origin={"keep": KEEP}).save(folder / "first")
 
 
 def _find_held_out(fit: Fit, first: TrustRef, labels: TableRef, sets: Mask) -> tuple[str, HeldOut | None]:
-    """Return split and held-out rows: the calibration split if its states are stored, else rows that no fit saw."""
+    """Return a split and its held-out rows: calibration rows if their states are stored, else unfitted source rows."""
     labelled = fit.labels("calibration")
     features = {name for ref in (first, fit.trust) for name in load_fitted(ref).features}
     if labelled is not None and is_of(fit, labelled):
         found = TableRef.from_json(labelled.outputs["labels"])
         if features <= set(io.open_table(found).schema.names):
             return "calibration", collect_held_out(found, first, fit.trust, lambda ids_N: np.ones_like(ids_N, np.bool_))
-    are_there = sets(_read_answered_ids(labels)).any()
-    return "source", collect_held_out(labels, first, fit.trust, sets) if are_there else None
+    has_rows = sets(_read_answered_ids(labels)).any()
+    return "source", collect_held_out(labels, first, fit.trust, sets) if has_rows else None
 
 
 def _make_threshold_mask(fit: Fit, labels: TableRef) -> Mask:
@@ -138,10 +136,10 @@ def write_cut_target(labels: TableRef, full: TrustRef, takes: Mask, *, keep: flo
             f"{labels.uri}: no answered row to fit a first cut on; `curate inspect` shows why its rows failed"
         )
     num, order = len(ids_N), np.argsort(-np.nan_to_num(raw_N, nan=-np.inf), kind="stable")
-    chosen_N = np.zeros(num, dtype=np.bool_)
-    chosen_N[order[: round(keep * num)]] = True
-    chosen_N &= ~np.isnan(raw_N)
-    columns = [ids_N, chosen_N, np.zeros(num, dtype=np.bool_), pa.nulls(num, pa.string()), ids_N]
+    selected_N = np.zeros(num, dtype=np.bool_)
+    selected_N[order[: round(keep * num)]] = True
+    selected_N &= ~np.isnan(raw_N)
+    columns = [ids_N, selected_N, np.zeros(num, dtype=np.bool_), pa.nulls(num, pa.string()), ids_N]
     return io.write(pa.table(columns, schema=schemas.GRADES).sort_by("row_id"), uri)
 
 

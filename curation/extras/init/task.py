@@ -12,7 +12,7 @@ from curation.domains.classification import with_words
 from curation.domains.mcqa import LETTERS
 from curation.errors import ConfigError
 from curation.escaping import quote_text
-from curation.extras.init.table import TableFiles, find_given_columns, free_text, has_lists, has_objects, is_id
+from curation.extras.init.table import TableFiles, describe_free_text, find_given_columns, has_lists, has_objects, is_id
 
 ANSWERS = (
     "label", "labels", "answer", "answers", "gold", "class", "category", "target", "intent", "y", "solution", "correct",
@@ -59,7 +59,7 @@ class DetectedTask(NamedTuple):
 
 
 def detect_task(tables: Sequence[TableFiles], wishes: Wishes) -> DetectedTask:
-    """Return the task of one or two files; ``ConfigError`` of what is unclear, with the option that says it."""
+    """Return the task of one or two files; a ``ConfigError`` names what is unclear, and the option that settles it."""
     if not 1 <= len(tables) <= 2:
         raise ConfigError("--data: give one file of labelled rows, or a labelled and an unlabelled one")
     if not (wishes.text or wishes.choices or wishes.answer):
@@ -101,7 +101,7 @@ def detect_task(tables: Sequence[TableFiles], wishes: Wishes) -> DetectedTask:
         if domain == "classification":
             section, why = _describe_classes(made, roles.answer, texts, why)
         elif domain == "text":
-            section, how = free_text(roles.labelled, texts, roles.answer)
+            section, how = describe_free_text(roles.labelled, texts, roles.answer)
             why = f"{why}; {how}"
         elif domain == "math" and not is_usual:
             section |= {"problem": texts[0], "answer": roles.answer}
@@ -134,7 +134,7 @@ def _describe_classes(roles: DetectedTask, label: str, texts: Sequence[str], why
 
 
 def _detect_published(name: str, tables: Sequence[TableFiles]) -> DetectedTask | None:
-    """Return the task of a domain if the columns are those of a published format of it, else ``None``."""
+    """Return the task of a domain if the columns are those of one of its published formats, else ``None``."""
     domain = get_domain(DomainConfig(name=name))
     found = [next((form for form in domain.forms if {*form} <= {*table.columns}), None) for table in tables]
     has_lists = all(isinstance(row.get("choices"), list | Mapping) for table in tables for row in table.sample[:20])
@@ -197,19 +197,13 @@ def _find_kind(roles: DetectedTask, wishes: Wishes, common: Sequence[str]) -> tu
     if numbers >= 0.8 and asks and len(counts) > 2:
         why = f"the task is math: {numbers:.0%} of the answers are numbers or formulas, and the rows ask for them"
         return "math", why
-    if _has_few_values(counts, num_rows):
-        about = f"the task is classification: {len(counts)} different answers in {num_rows:,} rows"
-        return "classification", about
+    if 2 <= len(counts) <= min(MOST_CLASSES, num_rows // ROWS_A_CLASS):
+        return "classification", f"the task is classification: {len(counts)} different answers in {num_rows:,} rows"
     some = ", ".join(quote_text(value, 20) for value in list(counts)[:3])
     many = f"{len(counts):,} different answers in {num_rows:,} rows ({some})"
     about = f"{many}: is the task math, classification or text?"
     option = "--domain (text: free answers, which a rule or a program checks), or a class of your own"
     raise _make_doubt([roles.labelled], about, option)
-
-
-def _has_few_values(counts: Mapping[str, int], num_rows: int) -> bool:
-    """Return whether there are few enough values, with enough rows each, to be classes."""
-    return 2 <= len(counts) <= min(MOST_CLASSES, num_rows // ROWS_A_CLASS)
 
 
 def _find_text(
@@ -219,7 +213,7 @@ def _find_text(
     if wishes.text:
         return tuple(roles.labelled.require(name, "--text") for name in wishes.text), "the text: by --text"
     left = [name for name in common if name != roles.answer and not is_id(name)]
-    known = [name for wanted in dict.fromkeys(names) for name in left if name.casefold() == wanted]
+    known = [name for expected in dict.fromkeys(names) for name in left if name.casefold() == expected]
     if len(known) == 1 or len(left) == 1:
         found = known[0] if known else left[0]
         by_name = ": by the column's name" if known else ""
@@ -229,6 +223,6 @@ def _find_text(
 
 
 def _make_doubt(tables: Sequence[TableFiles], question: str, option: str) -> ConfigError:
-    """Return the error of a question that the files leave open, with the option that answers it."""
+    """Return an error that asks a question which the files leave open, with the option that answers it."""
     has = "; ".join(f"{table.path} has {table.listed}" for table in tables)
     return ConfigError(f"--data: {question} {has}; give {option}")
