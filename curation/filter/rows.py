@@ -47,11 +47,11 @@ RESULT = pa.schema(
 
 
 def read(domain: Domain, raw: Row) -> Json:
-    """Return the example of a row of a user's file, or the row itself if it is an example; raise a ``RowError``."""
+    """Return the example of a row of a user's file, or the row itself if it is one; a ``RowError`` if it is neither."""
     if missing := find_missing_columns(domain, raw):
         raise RowError(f"missing_column: {', '.join(missing)}")
-    own = not any(set(form) <= raw.keys() for form in domain.forms)
-    example = {name: raw[name] for name in domain.columns.names} if own else dict(domain.read(raw))
+    is_example = not any(set(form) <= raw.keys() for form in domain.forms)
+    example = {name: raw[name] for name in domain.columns.names} if is_example else dict(domain.read(raw))
     if problem := find_schema_problem(example, domain.columns):
         raise RowError(problem)
     return example
@@ -64,7 +64,7 @@ def find_missing_columns(domain: Domain, columns: Collection[str]) -> list[str]:
 
 
 def check_columns(domain: Domain, columns: Collection[str]) -> None:
-    """Refuse rows that lack a column that is read, or have one of an added one's name, by a ``SourceError``."""
+    """Refuse rows that lack a column of the domain or have a column of ``RESULT``, by a ``SourceError``."""
     if missing := find_missing_columns(domain, columns):
         forms = " or ".join(", ".join(form) for form in (*domain.forms, domain.columns.names))
         raise SourceError(f"rows lack the column {', '.join(missing)} of the domain {domain.name}, which reads {forms}")
@@ -72,7 +72,7 @@ def check_columns(domain: Domain, columns: Collection[str]) -> None:
 
 
 def check_names(columns: Collection[str]) -> None:
-    """Refuse rows that have a column with the name of an added one, by a ``SourceError``."""
+    """Refuse rows that have a column of ``RESULT``, by a ``SourceError``."""
     if taken := [name for name in RESULT.names if name in columns]:
         raise SourceError(f"rows have a column {taken[0]} already, which is added; rename it")
 
@@ -97,11 +97,7 @@ class Filter:
     """
 
     def __init__(
-        self,
-        package: TrustPackage,
-        model: ModelRef | None,
-        *,
-        runs: FilterTeacherConfig | None = None,
+        self, package: TrustPackage, model: ModelRef | None, *, runs: FilterTeacherConfig | None = None
     ) -> None:
         self.package = package
         self._settings: dict[str, Any] = {"model": model, "runs": runs}
