@@ -17,7 +17,7 @@ State = Literal["done", "changed", "lost", "damaged", "new", "waits", "skipped"]
 
 
 class Status(NamedTuple):
-    """The state of a stage; ``why`` names what changed or is lost, what it waits for, or which output is missing."""
+    """The state of a stage; ``why`` says what changed or is lost, what it waits for, or which output is missing."""
 
     stage: Stage
     state: State

@@ -186,7 +186,7 @@ def merge(ref: TableRef, ids: Sequence[int]) -> list[Json]:
     num_bytes = sum(file.file_size_bytes or 0 for fragment in old for file in fragment.metadata.files)
     num_rows = sum(fragment.physical_rows for fragment in old)
     scanner = dataset.scanner(fragments=old, batch_size=_compute_batch_rows(num_bytes / num_rows), scan_in_order=True)
-    limits = {"max_rows_per_file": num_rows, "max_bytes_per_file": 2**40}  # more than 32 bits would count as 0
+    limits = {"max_rows_per_file": num_rows, "max_bytes_per_file": 2**40}  # Lance takes 2^32 rows and more for 0
     new = write_fragments(scanner.to_reader(), ref.uri, schema=dataset.schema, mode="append", **limits)
     described: list[Json] = [fragment.to_json() for fragment in new]
     rename_files(ref.uri, described)
