@@ -151,8 +151,8 @@ class Filter:
             )
         num_gpus = ask.actors.num_gpus or float(torch.cuda.is_available())
         ask = ask.model_copy(update={"actors": ask.actors.model_copy(update={"num_gpus": num_gpus})})
-        asked = AskSettings(teacher=ask, decoding=description.decoding, seed=description.seed)
-        return asked, WrappedTeacher(load_teacher(ask, self._settings["model"])), load_fitted(self.package.trust)
+        settings = AskSettings(teacher=ask, decoding=description.decoding, seed=description.seed)
+        return settings, WrappedTeacher(load_teacher(ask, self._settings["model"])), load_fitted(self.package.trust)
 
     def score(
         self, rows: Iterable[Row], *, batch_rows: int = BATCH_ROWS, tell: Callable[[pa.Table], object] | None = None
@@ -179,11 +179,11 @@ class Filter:
 
     def _compute_scores(self, rows: Sequence[Row]) -> tuple[pa.Table, pa.Table]:
         """Return ``RESULT``'s columns in the order of ``rows``, and the teacher's answers and states by row id."""
-        asked, teacher, trust = self.loaded
+        settings, teacher, trust = self.loaded
         ids, examples = self._read_examples(rows)
         if not examples:
             return RESULT.empty_table(), pa.table({})
-        answers = pa.Table.from_batches(list(label_rows(asked, self._domain, teacher, examples)))
+        answers = pa.Table.from_batches(list(label_rows(settings, self._domain, teacher, examples)))
         place_of = {row_id: place for place, row_id in enumerate(answers["row_id"].to_pylist())}
         (batch,) = answers.combine_chunks().to_batches()
         has_label_N = batch.column("label").is_valid().to_numpy(zero_copy_only=False)

@@ -137,13 +137,13 @@ def _measure_rows(rows: GradedRows, share: float) -> dict[str, float]:
     """Return one seed's AUC, ECE and Brier (and the best constant's) of parsed rows, and purity among all rows."""
     parsed = rows.readable
     correct_P, score = parsed.correct_N, parsed.scores[REFERENCE_ARM]
-    right = float(correct_P.mean()) if len(parsed) else float("nan")
+    accuracy = float(correct_P.mean()) if len(parsed) else float("nan")
     return {
         "num_rows": len(rows),
         "auc": metrics.compute_auc_value(score.raw_N, correct_P),
         "ece": metrics.ece(score.trust_N, correct_P).value,
         "brier": float(np.mean((score.trust_N - correct_P) ** 2)) if len(parsed) else float("nan"),
-        "constant_brier": right * (1 - right),
+        "constant_brier": accuracy * (1 - accuracy),
         "purity": float(rows.correct_N[_find_best(rows, share)].mean()),
     }
 

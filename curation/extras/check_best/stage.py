@@ -223,8 +223,8 @@ def describe_check(inputs: FeatureInputs) -> dict[str, Out]:
     else:
         judge, model = inputs.config.judge, generation.helpers.get(JUDGE)
         assert judge is not None and model is not None, "a judge that is asked is among the models"
-        asked = model.changed(**AskConfig.BARE)
-        stage = CheckBestByJudge(**arguments, teacher=asked, decoding=judge.decoding, **generation.settings)
+        teacher = model.changed(**AskConfig.BARE)
+        stage = CheckBestByJudge(**arguments, teacher=teacher, decoding=judge.decoding, **generation.settings)
     return {"left_out": stage.out("left_out"), "counts": stage.value("counts")}
 
 

@@ -46,8 +46,8 @@ def combine(directories: Sequence[str], output: str | None) -> tuple[Json, Place
         if part.tests:
             ids.setdefault(part.benchmark, []).append(next(iter(part.tests.values()))[0].row_ids_N)
     # Fewer than the total number of test rows are distinct if runs of a benchmark share some.
-    every = [np.concatenate(of_runs) for of_runs in ids.values()]
-    total, distinct = sum(map(len, every)), sum(len(np.unique(ids_N)) for ids_N in every)
+    tested = [np.concatenate(of_runs) for of_runs in ids.values()]
+    total, distinct = sum(map(len, tested)), sum(len(np.unique(ids_N)) for ids_N in tested)
     content: Json = make_finite(
         {
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -91,7 +91,7 @@ def _combine_arm(name: str, parts: Sequence[Part], *, shared: bool) -> Json:
     arms, gold = [part.arms[name] for part in parts], ARMS[name].gold
     against_teacher = _pool_rows(name, TEACHER, parts, shared=shared)
     teacher = None if against_teacher is None else convert_comparison(metrics.compare_rows(against_teacher))
-    held = next((reason for arm in arms if (reason := arm.get("withheld"))), None)
+    withheld_why = next((reason for arm in arms if (reason := arm.get("withheld"))), None)
     unlike = any(part.generation["asked_unlike"] for part in parts)
     against = [arm["against_ground_truth"] for arm in arms]
     return {
@@ -102,10 +102,10 @@ def _combine_arm(name: str, parts: Sequence[Part], *, shared: bool) -> Json:
         "purity_by_definition": gold,
         "purity": average(parts, [arm["purity"] for arm in arms]),
         "accuracy": average(parts, [arm["accuracy"] for arm in arms]),
-        **_combine_recovery(name, parts, withheld=held is not None),
-        "withheld": held,
+        **_combine_recovery(name, parts, withheld=withheld_why is not None),
+        "withheld": withheld_why,
         "difference": average(parts, [None if of is None else {**of, "value": of["difference"]} for of in against]),
-        **_combine_comparison(name, parts, shared=shared, withheld=held is not None),
+        **_combine_comparison(name, parts, shared=shared, withheld=withheld_why is not None),
         "against_teacher": teacher,
         "weak_to_strong": None if teacher is None or gold or unlike else teacher["low"] > 0,
     }

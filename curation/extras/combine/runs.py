@@ -25,7 +25,7 @@ class Part(NamedTuple):
 
 
 def read_parts(directories: Sequence[str]) -> list[Part]:
-    """Return the parts of all runs; refuse fewer than two runs, one twice, and unlike ones."""
+    """Return the parts of all runs; refuse fewer than two runs, a run twice, and unlike runs."""
     if len(directories) < 2:
         raise CombineError(f"--combine: takes two run directories or more, not {len(directories)}")
     seen: dict[str, str] = {}

@@ -152,7 +152,7 @@ def settle(inputs: FilterInputs) -> FilterGate:
     return replace(off, rule=rule, inputs=packaged.inputs, states=packaged.states, note=note)
 
 
-def _choose_goal(inputs: FilterInputs, asked: CascadeConfig, packaged: Cascade) -> dict[str, float]:
+def _choose_goal(inputs: FilterInputs, section: CascadeConfig, packaged: Cascade) -> dict[str, float]:
     """Return the goal (``share`` or least ``trust``, ``loss``, ``confidence``) of existing labels or of ``keep``."""
     keep, before = inputs.config.keep, inputs.labelled.get("first_cut", {}).get("goal")
     among = inputs.cut_rounds or list(inputs.rounds)
@@ -174,7 +174,7 @@ def _choose_goal(inputs: FilterInputs, asked: CascadeConfig, packaged: Cascade) 
                 f"{before[name]:g}), so that some of them were dropped; filter into another output"
             )
         value = before[kind]
-    limits = {name: getattr(asked, name) or float(packaged.cut[name]) for name in ("loss", "confidence")}
+    limits = {name: getattr(section, name) or float(packaged.cut[name]) for name in ("loss", "confidence")}
     return {kind: value, **limits}
 
 

@@ -74,7 +74,7 @@ class Review:
         return {int(row_id): said for row_id, said in found.items()}
 
     def add_verdicts(self, given: Verdicts) -> int:
-        """Add verdicts, of which those of a person on a row replace earlier ones; return the number of new ones."""
+        """Add verdicts, which replace earlier ones of the same person on a row; return the number of new ones."""
         with (self.folder / "verdicts.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # against other imports, until the file is closed
             known = self.read_verdicts()
@@ -93,7 +93,7 @@ def list_reviews(home: Path) -> list[str]:
 
 
 def open_review(home: Path, name: str | None) -> Review:
-    """Return the review with a name or, without a name, the only one; a ``ReviewError`` if there is none such."""
+    """Return the review with a name or, without a name, the only one; a ``ReviewError`` if there is none."""
     names = list_reviews(home)
     listed = f"there are {', '.join(names)}" if names else "there is none; draw one with `curate review draw RUN`"
     if name is None:

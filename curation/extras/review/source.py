@@ -151,10 +151,10 @@ def _find_best(origin: Origin, selected_n: Int64s, floor: float | None) -> Score
 def read_row_texts(origin: Origin, row_ids_M: Int64s) -> pa.Table:
     """Return prompt, weak label (null if unreadable) and completion of rows, in the order of the ids."""
     domain = get_domain(DomainConfig.model_validate(origin.domain))
-    wanted = f"row_id IN ({', '.join(map(str, row_ids_M.tolist()))})"
-    examples = {row["row_id"]: row for row in io.read(origin.pool, filter=wanted).to_pylist()}
+    among = f"row_id IN ({', '.join(map(str, row_ids_M.tolist()))})"
+    examples = {row["row_id"]: row for row in io.read(origin.pool, filter=among).to_pylist()}
     labels = {
-        row["row_id"]: row for row in io.read(origin.labels, ["row_id", "label", "completion"], wanted).to_pylist()
+        row["row_id"]: row for row in io.read(origin.labels, ["row_id", "label", "completion"], among).to_pylist()
     }
     rows = [{**labels[row_id], "prompt": attempt(domain.prompt, examples[row_id])[0]} for row_id in row_ids_M.tolist()]
     schema = pa.schema([(name, pa.string()) for name in ("prompt", "label", "completion")])
