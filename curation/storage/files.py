@@ -63,7 +63,7 @@ def open_to_readers(path: Path) -> None:
                 found.chmod(0o666 & ~_UMASK)
 
 
-CANNOT = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)
+SYNC_REFUSALS = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)
 """Error numbers with which some file systems refuse to sync a folder, or any of them a folder of another user."""
 
 
@@ -87,7 +87,7 @@ def sync_folder(folder: Path) -> None:
     try:
         sync_file(folder)
     except OSError as error:
-        if error.errno not in CANNOT:
+        if error.errno not in SYNC_REFUSALS:
             raise
 
 

@@ -37,7 +37,7 @@ PREFIX = "row "
 """Stands before a row id in CSV, since spreadsheets round long numbers."""
 Given = tuple[str, str, str, str]
 """A verdict before it is checked: its place in the file, e.g. ``line 3``, row id, verdict and person."""
-NUM_TOLD = 5
+NUM_SHOWN = 5
 """Maximum number of invalid rows that an error names."""
 
 
@@ -103,9 +103,9 @@ def import_file(review: Review, program: str, path: Path, person: str) -> tuple[
         elif verdicts.setdefault(int(number), {}).setdefault(name, verdict) != verdict:
             bad.append(f"{where}: {name} gave row {number} another verdict before")
     if bad:
-        more = f"; and {len(bad) - NUM_TOLD} more" if len(bad) > NUM_TOLD else ""
+        more = f"; and {len(bad) - NUM_SHOWN} more" if len(bad) > NUM_SHOWN else ""
         raise ReviewError(
-            f"{path}: {'; '.join(bad[:NUM_TOLD])}{more}; nothing is taken, mend the file and give it again"
+            f"{path}: {'; '.join(bad[:NUM_SHOWN])}{more}; nothing is taken, mend the file and give it again"
         )
     num_new = review.add_verdicts(verdicts)
     return num_new, sum(map(len, verdicts.values())) - num_new
