@@ -140,7 +140,7 @@ class Filter:
 
     @cached_property
     def loaded(self) -> tuple[AskSettings, WrappedTeacher, StateTrust]:
-        """How the teacher is asked, the teacher, and the trust function; a limit of spending needs a folder for it."""
+        """Settings of the teacher, the teacher, and the trust function; a spending limit requires a folder for it."""
         check_content(self.package)
         description = self.package.description
         ask = (self._settings["runs"] or FilterTeacherConfig()).asking(description.ask)

@@ -37,7 +37,7 @@ from curation.tables import io, schemas
 if TYPE_CHECKING:
     import chess
     from chess import engine
-else:  # its tables take half a second, which looks at runs without chess do not pay
+else:  # its import takes half a second, which commands without chess need not spend
     chess, engine = Lazy("chess"), Lazy("chess.engine")
 
 GAMES = "/usr/games"

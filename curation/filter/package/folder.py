@@ -118,7 +118,7 @@ class TrustPackage:
             return to_graded(read_rows(path, CALIBRATED))
 
     def reference(self, further: Sequence[str] = ()) -> dict[str, npt.NDArray[np.floating[Any]]]:
-        """Return states of sampled labelled rows, [N, D] by state, with ``further`` ones; empty if trust reads none."""
+        """Return states of sampled labelled rows, [N, D] by name, ``further`` ones too; empty if trust reads none."""
         states = self.description.sample.states
         if not states:
             return {}
@@ -140,7 +140,7 @@ class TrustPackage:
             return words_NW
 
     def reference_score(self, name: str) -> Float32s | None:
-        """Return the ``raw`` or ``trust`` score of each row of :meth:`reference`, float32 [N], NaN without; or None."""
+        """Return the ``raw`` or ``trust`` scores of :meth:`reference`, float32 [N], NaN for rows without; or None."""
         sample = self.description.sample
         if not sample.states:
             return None
@@ -223,7 +223,7 @@ def copy_package(package: TrustPackage, to: Place) -> TrustPackage:
 
 
 def _load(uri: str | Place, allow_code: tuple[str, ...] | None) -> TrustPackage:
-    """Return the package as :func:`load` does; with None, for packages made here, all code that it names is allowed."""
+    """Return the package as :func:`load` does; ``allow_code`` None, for packages made here, allows all code."""
     try:
         folder = to_place(uri)
         if not (folder / PACKAGE).is_file():
