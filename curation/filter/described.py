@@ -28,7 +28,7 @@ CUT = "cut"
 
 
 class PackagedTeacher(TeacherUse):
-    """The teacher of a package; the package's digest represents the model and how it is asked."""
+    """The teacher of a package; in cache keys, the package's digest stands for the model and how it is asked."""
 
     package: str
 
@@ -59,8 +59,8 @@ class Described:
     cut: MakeCut
 
     @property
-    def looking(self) -> list[Stage]:
-        """The stages up to the cut and the shift tests, after which nothing is written yet."""
+    def before_writing(self) -> list[Stage]:
+        """The stages up to the cut and the shift tests."""
         tests = [stages.shift.value() for stages in self.rounds.values() if stages.shift is not None]
         return order_stages([self.cut.value(), *(stages.label.value() for stages in self.rounds.values()), *tests])
 
@@ -91,13 +91,13 @@ class FilterGate:
     words: tuple[str, ...] = ()
     """Lines for the terminal, also if the gate is off."""
     note: str | None = None
-    """Effect of the gate that a forecast does not count, since its probe ignores the gate."""
+    """Effect of the gate in words, for a forecast, whose probe ignores the gate."""
     collect: Callable[[Sequence[JsonView], bool], Json] = lambda counts, of_all: {}
     """A function from the counts of labels to entries of ``filter.json``: for all rounds, or else for one."""
 
 
 def settle_gate(**inputs: Any) -> FilterGate:
-    """Return the gate of a filter's features, given the fields of :class:`FilterInputs` but the section."""
+    """Return the gate of a filter's features; ``inputs`` are the fields of :class:`FilterInputs` but ``section``."""
     found = {name: (settle, section) for name, settle, section in parts(inputs["config"], "gate")}
     if len(found) > 1:
         raise ConfigError(f"{' and '.join(found)}: each drops rows before they are labelled; give one of them")
@@ -132,8 +132,8 @@ def describe(
     model = PackagedTeacher(**vars(describe_teacher_use(teacher, ask)), package=package.digest)
     if fitted.bought is not None:
         server = describe_teacher_use(None, config.teacher.buying(fitted.bought).paid_in(paid))
-    looks = {rnd.name: _describe_look(config, package, rnd, gate, model, server) for rnd in rounds}
-    labels = {name: label.out("labels") for name, (_, _, label) in looks.items()}
+    labelling = {rnd.name: _describe_labelling(config, package, rnd, gate, model, server) for rnd in rounds}
+    labels = {name: label.out("labels") for name, (_, _, label) in labelling.items()}
     packaged: Json = {"package": package.digest, "uri": package.uri, "allow_code": package.allow_code}
     packaged["seed"] = config.seed
     cut = MakeCut(
@@ -146,7 +146,7 @@ def describe(
     )
     described = {}
     for rnd in rounds:
-        pool, buy, label = looks[rnd.name]
+        pool, buy, label = labelling[rnd.name]
         shift = None
         if sample.states or sample.num_texts:
             shift = ComparePool(
@@ -178,7 +178,7 @@ def get_package_place(config: FilterConfig) -> Place:
     return config.directory / "package"
 
 
-def _describe_look(
+def _describe_labelling(
     config: FilterConfig,
     package: TrustPackage,
     rnd: PoolRows,
@@ -186,7 +186,7 @@ def _describe_look(
     model: PackagedTeacher,
     server: TeacherUse | None,
 ) -> tuple[ReadPool, Label | None, Label | Read]:
-    """Return the stages that read a round, buy a server's answers if the teacher reads some, and label it."""
+    """Return the stages that read a round, get a server's answers if the teacher reads such, and label the round."""
     fitted = package.description
     committing: Json = {"commit_seconds": config.commit_seconds, "fragment_mb": config.fragment_mb}
     pool = ReadPool(

@@ -155,7 +155,7 @@ def open_filter(
         config=config,
         manifest=manifest,
         name=config.output_directory.name,
-        stages=[*described.looking, *(stages.write for stages in described.rounds.values())],
+        stages=[*described.before_writing, *(stages.write for stages in described.rounds.values())],
         needs=[capacity.Need(key="teacher.actors", count=1, resources=config.teacher.actors.each)],
         growth={"pool": f"pool: {_describe_files(rounds)}{words}"},
         package=package,

@@ -16,7 +16,7 @@ from curation.storage.lease import Guard
 from curation.storage.paths import Place, Remote, write_atomically
 
 MANIFEST, DATA = "filter.json", "data"
-_OURS = re.compile(r"part-[0-9a-f]{8}-\d{5,}\.(parquet|jsonl)|\.part-[0-9a-f]{8}-\d{5,}\.(parquet|jsonl)\.[0-9a-f]{32}")
+_PART = re.compile(r"part-[0-9a-f]{8}-\d{5,}\.(parquet|jsonl)|\.part-[0-9a-f]{8}-\d{5,}\.(parquet|jsonl)\.[0-9a-f]{32}")
 """Names of data files that a filter writes; the last alternative is the temporary file of a killed task."""
 
 Content = Json
@@ -63,6 +63,6 @@ def publish(home: Place, content: Content, before: Content | None, guard: Guard)
     named = {file["path"] for file in content["files"]}
     written: list[Place] = list((home / DATA).iterdir()) if (home / DATA).is_dir() else []
     for path in written:
-        if _OURS.fullmatch(path.name) and f"{DATA}/{path.name}" not in named:
+        if _PART.fullmatch(path.name) and f"{DATA}/{path.name}" not in named:
             guard()
             path.unlink(missing_ok=True)

@@ -47,11 +47,11 @@ RESULT = pa.schema(
 
 
 def read(domain: Domain, raw: Row) -> Json:
-    """Return the example of a row of a user's file, or the row itself if it is an example; raise a ``RowError``."""
+    """Return the example of a row of a user's file, or the row itself if it is one; a ``RowError`` if it is neither."""
     if missing := find_missing_columns(domain, raw):
         raise RowError(f"missing_column: {', '.join(missing)}")
-    own = not any(set(form) <= raw.keys() for form in domain.forms)
-    example = {name: raw[name] for name in domain.columns.names} if own else dict(domain.read(raw))
+    is_example = not any(set(form) <= raw.keys() for form in domain.forms)
+    example = {name: raw[name] for name in domain.columns.names} if is_example else dict(domain.read(raw))
     if problem := find_schema_problem(example, domain.columns):
         raise RowError(problem)
     return example
@@ -64,7 +64,7 @@ def find_missing_columns(domain: Domain, columns: Collection[str]) -> list[str]:
 
 
 def check_columns(domain: Domain, columns: Collection[str]) -> None:
-    """Refuse rows that lack a column that is read, or have one of an added one's name, by a ``SourceError``."""
+    """Refuse rows that lack a column of the domain or have a column of ``RESULT``, by a ``SourceError``."""
     if missing := find_missing_columns(domain, columns):
         forms = " or ".join(", ".join(form) for form in (*domain.forms, domain.columns.names))
         raise SourceError(f"rows lack the column {', '.join(missing)} of the domain {domain.name}, which reads {forms}")
@@ -72,7 +72,7 @@ def check_columns(domain: Domain, columns: Collection[str]) -> None:
 
 
 def check_names(columns: Collection[str]) -> None:
-    """Refuse rows that have a column with the name of an added one, by a ``SourceError``."""
+    """Refuse rows that have a column of ``RESULT``, by a ``SourceError``."""
     if taken := [name for name in RESULT.names if name in columns]:
         raise SourceError(f"rows have a column {taken[0]} already, which is added; rename it")
 
@@ -97,11 +97,7 @@ class Filter:
     """
 
     def __init__(
-        self,
-        package: TrustPackage,
-        model: ModelRef | None,
-        *,
-        runs: FilterTeacherConfig | None = None,
+        self, package: TrustPackage, model: ModelRef | None, *, runs: FilterTeacherConfig | None = None
     ) -> None:
         self.package = package
         self._settings: dict[str, Any] = {"model": model, "runs": runs}
@@ -144,7 +140,7 @@ class Filter:
 
     @cached_property
     def loaded(self) -> tuple[AskSettings, WrappedTeacher, StateTrust]:
-        """How the teacher is asked, the teacher, and the trust function; a limit of spending needs a folder for it."""
+        """Settings of the teacher, the teacher, and the trust function; a spending limit requires a folder for it."""
         check_content(self.package)
         description = self.package.description
         ask = (self._settings["runs"] or FilterTeacherConfig()).asking(description.ask)
@@ -155,8 +151,8 @@ class Filter:
             )
         num_gpus = ask.actors.num_gpus or float(torch.cuda.is_available())
         ask = ask.model_copy(update={"actors": ask.actors.model_copy(update={"num_gpus": num_gpus})})
-        asked = AskSettings(teacher=ask, decoding=description.decoding, seed=description.seed)
-        return asked, WrappedTeacher(load_teacher(ask, self._settings["model"])), load_fitted(self.package.trust)
+        settings = AskSettings(teacher=ask, decoding=description.decoding, seed=description.seed)
+        return settings, WrappedTeacher(load_teacher(ask, self._settings["model"])), load_fitted(self.package.trust)
 
     def score(
         self, rows: Iterable[Row], *, batch_rows: int = BATCH_ROWS, tell: Callable[[pa.Table], object] | None = None
@@ -183,11 +179,11 @@ class Filter:
 
     def _compute_scores(self, rows: Sequence[Row]) -> tuple[pa.Table, pa.Table]:
         """Return ``RESULT``'s columns in the order of ``rows``, and the teacher's answers and states by row id."""
-        asked, teacher, trust = self.loaded
+        settings, teacher, trust = self.loaded
         ids, examples = self._read_examples(rows)
         if not examples:
             return RESULT.empty_table(), pa.table({})
-        answers = pa.Table.from_batches(list(label_rows(asked, self._domain, teacher, examples)))
+        answers = pa.Table.from_batches(list(label_rows(settings, self._domain, teacher, examples)))
         place_of = {row_id: place for place, row_id in enumerate(answers["row_id"].to_pylist())}
         (batch,) = answers.combine_chunks().to_batches()
         has_label_N = batch.column("label").is_valid().to_numpy(zero_copy_only=False)

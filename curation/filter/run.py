@@ -40,7 +40,7 @@ def run_filter(config: FilterConfig, *, recut: bool = False, wait: bool = False)
         config.directory, lambda guard: open_filter(config, package, teacher, recut=recut, guard=guard), wait=wait
     ) as (opened, run):
         did = not opened.is_settled()
-        run.do(opened.described.looking)
+        run.do(opened.described.before_writing)
         _warn_of_shift(opened)
         run.do(opened.stages)
         before = load_content(config.output_directory)

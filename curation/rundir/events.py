@@ -44,7 +44,7 @@ def parse_events(lines: Iterable[str]) -> Iterator[Json]:
                 texts += [text for found in lists for text in found]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue
-        kinds = ((numbers, int | float), (texts, str), (lists, list))  # as readers expect them
+        kinds = ((numbers, int | float), (texts, str), (lists, list))  # the types that readers expect
         if all(isinstance(item, kind) for items, kind in kinds for item in items):
             yield event
 
@@ -112,9 +112,9 @@ def _list_numbers(folder: Remote) -> list[int]:
 
 
 def compute_spent(lines: Iterable[str]) -> dict[str, Spent]:
-    """Return the amounts used by each stage in all its runs, from ``lines``, a run's events with the oldest first.
+    """Return the resources spent by each stage, from ``lines``, a run's events with the oldest first.
 
-    All runs of a stage that was interrupted count. What a killed driver used after its last event is not known.
+    All starts of an interrupted stage count. What a killed driver spent after its last event is not known.
     """
     before: dict[str, Spent] = {}
     found: dict[str, Spent] = {}

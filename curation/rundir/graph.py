@@ -53,10 +53,10 @@ def setting(**options: Any) -> Any:
     return field(metadata={"is_setting": True}, **options)
 
 
-# Not told to be frozen, as mypy would take an inherited field for what it takes and not for what it is.
+# Not frozen_default: with it, mypy gives an inherited ``In`` field the type that it accepts, not the one that it holds.
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(field, setting))
 class Inputs:
-    """A base that makes each subclass a frozen keyword-only dataclass; a field may be a stage's output (``In``)."""
+    """A base class whose subclasses are frozen keyword-only dataclasses; a field may be a stage's output (``In``)."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -289,7 +289,7 @@ def with_outs(value: object, change: Callable[[Out], Any]) -> Any:
 
 
 def resolve_outputs(value: object, known: Known) -> Any:
-    """Return a value with every output in it replaced by what is recorded (:func:`get_recorded`), as stages take it."""
+    """Return a value with every output in it replaced by the recorded one (:func:`get_recorded`), as stages take it."""
 
     def read(out: Out) -> Any:
         found = get_recorded(out, known)
@@ -333,7 +333,7 @@ def to_plain_json(value: object, known: Known) -> Any:
     if isinstance(value, list | tuple):
         return [to_plain_json(part, known) for part in value]
     if isinstance(value, str):
-        return str(value)  # a text of a configuration file knows its folder
+        return str(value)  # drops the subclass of texts from configuration files
     if value is None or type(value) in (int, float, bool):
         return value
     raise TypeError(f"an input of a stage is {value!r}, a {type(value).__name__}, which is not JSON")
@@ -359,13 +359,13 @@ def make_cache_key(stage: Stage, known: Known) -> Json:
     The key leaves out the stage's class, so that classes can be renamed: names and inputs tell stages apart.
     ``Absent``: a required output is missing, so the stage has nothing to do. ``Unknown``: a stage is not done.
     """
-    for out in sorted(stage.outs, key=lambda out: out.stage.name not in known):  # what is absent before what is unknown
+    for out in sorted(stage.outs, key=lambda out: out.stage.name not in known):  # Absent is raised before Unknown
         get_recorded(out, known)
     return {"revision": stage.revision, **_drop_defaults(stage.inputs, type(stage), known)}
 
 
 class Merged:
-    """The stages of several graphs; those with the same work on the same inputs become one.
+    """The stages of several graphs, where stages with the same work on the same inputs become one.
 
     Graphs of one run with different settings give different stages the same name. Here a stage's name ends with a
     digest of its work and of all that leads to it (``gen-0/trust@1f3a...``), so that equal stages have equal names.

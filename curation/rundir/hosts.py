@@ -28,6 +28,8 @@ class Host:
 
 @dataclass(eq=False)
 class _Kept:
+    """A running host and its use."""
+
     host: Host
     takes: Mapping[str, float]
     max_idle_seconds: float
@@ -95,7 +97,7 @@ class Hosts:
                 self._close(kept)
 
     def keep_for(self, hosts: Iterable[Host]) -> None:
-        """Close each host that was idle too long or is of no kind in ``hosts``, those that coming stages need."""
+        """Close idle hosts that no coming stage can use (``hosts``: those of coming stages) or idle for too long."""
         kinds, now = {host.kind for host in hosts}, time.monotonic()
         with self._lock:
             for kept in [kept for kept in self._kept if not kept.users]:

@@ -120,7 +120,7 @@ class Manifest:
                     f"{path}: is damaged, its text does not match its digest; restore it from a copy, or move it away "
                     "to start again"
                 )
-            known = {item.name for item in fields(StageRecord)}  # an earlier format has others, too
+            known = {item.name for item in fields(StageRecord)}  # earlier formats have further fields
             stages = {
                 name: StageRecord(**{key: value for key, value in item.items() if key in known})
                 for name, item in from_record(raw["stages"], directory).items()
@@ -152,7 +152,7 @@ class Manifest:
             )
 
     def _require_inside(self) -> None:
-        """Raise ``RunDirError`` if a path lies outside the directory: it would be read, written or removed."""
+        """Raise ``RunDirError`` if a path lies outside the directory, since it would be read, written or removed."""
         for name in (*self.attempts, *self.made):
             resolve_inside(self.directory, name, "manifest.json")
         if not all(type(number) is int for number in self.attempts.values()):

@@ -182,14 +182,14 @@ class Run:
         try:
             while True:
                 check()
-                asking = [*(item.stage for item in working.values()), *(status.stage for status in left)]
-                self._hosts.keep_for(stage.host for stage in asking if stage.host is not None)
+                unfinished = [*(item.stage for item in working.values()), *(status.stage for status in left)]
+                self._hosts.keep_for(stage.host for stage in unfinished if stage.host is not None)
                 ready = self._select_ready(left, working) if failed is None else []
                 for status in ready:
                     left.remove(status)
                     name = status.stage.name
                     if status.state == "lost" and status.stage.host is not None:
-                        self.manifest.redo([name])  # a model may answer otherwise: another place tells it apart
+                        self.manifest.redo([name])  # a model may answer differently: use another folder
                 if ready:
                     self.manifest.begin({status.stage.name: make_cache_key(status.stage, known) for status in ready})
                 for status in ready:
@@ -204,7 +204,7 @@ class Run:
                     end = ended.get(timeout=ROOM_SECONDS)
                 except queue.Empty:
                     if self._lease is not None and (loss := self._lease.loss) is not None:
-                        self._break_off(working)
+                        self._stop_stages(working)
                         raise failed or self._make_failure(next(iter(working)), loss) from loss
                     if working and is_too_quiet(min(item.begun for item in working.values())):
                         now = time.monotonic()  # loading a model, for example, reports no progress
@@ -214,13 +214,13 @@ class Run:
                 working.pop(end.stage.name).thread.join()
                 try:
                     known[end.stage.name] = self._record_stage(end)
-                except Exception as error:  # whatever ended the stage, those beside it end first
+                except Exception as error:  # whatever the error, the other running stages finish first
                     if failed is None and working:
                         say(f"{end.stage.name} failed; waiting for the running stages: {', '.join(working)}")
                     failed = failed or self._make_failure(end.stage.name, error)
                 left = self._settle_stages([status.stage for status in left], known)
         except (KeyboardInterrupt, Stopped) as stopped:
-            self._break_off(working)
+            self._stop_stages(working)
             stopped.args = (self._describe_progress(stages, known, working),)
             raise
         finally:
@@ -236,7 +236,7 @@ class Run:
         return [status for status in found if not status.is_settled]
 
     def _refuse_broken(self, status: Status) -> None:
-        """Raise ``RunDirError`` if a table of a stage lost some of its rows, which the stage would take as done."""
+        """Raise ``RunDirError`` if a table of a stage lost some of its rows: the stage would not make them again."""
         name = status.stage.name
         if status.state != "damaged":
             return
@@ -252,24 +252,23 @@ class Run:
 
     def _select_ready(self, left: Sequence[Status], working: Mapping[str, _Working]) -> list[Status]:
         """Return the stages that can start now, beside the running ones."""
-        taken = [item.stage for item in working.values()]
-        most = len(left) if self._max_stages is None else self._max_stages - len(taken)
+        running = [item.stage for item in working.values()]
+        most = len(left) if self._max_stages is None else self._max_stages - len(running)
         can_begin = [status for status in left if status.state != "waits"]
         room = self._room() if can_begin and most > 0 else {}
-        warm = {host.kind for host, _ in self._hosts.idle()} | {stage.host.kind for stage in taken if stage.host}
+        warm = {host.kind for host, _ in self._hosts.idle()} | {stage.host.kind for stage in running if stage.host}
 
-        def sort_key(status: Status) -> tuple[bool, bool, int]:  # those with a warm host first, then with most rows
+        def sort_key(status: Status) -> tuple[bool, bool, int]:  # stages with a warm host first, then by most rows
             host = status.stage.host
             return host is None or host.kind not in warm, host is None, -(status.stage.num_rows or 0)
 
         ready: list[Status] = []
         for status in sorted(can_begin, key=sort_key):
-            stage, beside = status.stage, [*taken, *(other.stage for other in ready)]
+            stage, beside = status.stage, [*running, *(other.stage for other in ready)]
             load, loads = Load.of(stage), [Load.of(other) for other in beside]
             if len(ready) >= most or (beside and not has_room(load, loads, room)):
                 continue
             ready.append(status)
-
             # Idle hosts are closed until the stage fits, except those that it, or one beside it, can use: a stage that
             # has just begun may not have taken its host yet.
             kinds = {other.host.kind for other in (stage, *beside) if other.host is not None}
@@ -279,7 +278,7 @@ class Run:
                 self._hosts.give_back(host)
         return ready
 
-    def _break_off(self, working: Mapping[str, _Working]) -> None:
+    def _stop_stages(self, working: Mapping[str, _Working]) -> None:
         """Stop the running stages; those that do not stop in time end with the process."""
         self._stop.set()
         until = time.monotonic() + STOP_SECONDS
@@ -288,15 +287,15 @@ class Run:
             self._log_event("stopped", stage=name)
 
     def _describe_progress(self, stages: Sequence[Stage], known: Known, working: Mapping[str, _Working]) -> str:
-        """Return in words the work of interrupted stages that is kept."""
-        message = [f"{len(known):,} of {len(stages):,} stages are done"]
+        """Return in words how much work of the interrupted stages is kept."""
+        parts = [f"{len(known):,} of {len(stages):,} stages are done"]
         for name in working:
             standing = self._standings.get(name)
             if standing is not None and standing.unit == "rows":
-                message.append(f"{name} has committed {standing.rows:,} of {standing.total:,} rows")
+                parts.append(f"{name} has committed {standing.rows:,} of {standing.total:,} rows")
             else:
-                message.append(f"{name} goes on from what it saved last, or begins again")
-        return "; ".join(message)
+                parts.append(f"{name} goes on from what it saved last, or begins again")
+        return "; ".join(parts)
 
     def _work(self, status: Status, known: Known, ended: "queue.SimpleQueue[_Ended]") -> None:
         """Run one stage, in its own thread."""
@@ -358,8 +357,8 @@ class Run:
         self._log_event("failed", stage=name, error=f"{type(error).__name__}: {error}")
         cause = str(error) if isinstance(error, CurationError) else f"{type(error).__name__}: {error}"
         resume = "run the same command to resume"
-        if self._redo:  # a table may be damaged where no record tells; an error may name another stage's folder
-            home = str(self.directory).lstrip("/")  # Lance leaves it out
+        if self._redo:  # the damaged table may be another stage's, whose folder the error names
+            home = str(self.directory).lstrip("/")  # Lance omits the first slash
             named = [known for known in self.manifest.stages if f"{home}/{known}-" in str(error)]
             damaged = max(named, key=len, default=name)
             resume += f"; if it fails again, `{self._redo} {damaged}` does that stage anew"
@@ -367,14 +366,14 @@ class Run:
             resume = "the other driver goes on"
         elif (full := news.describe_full_store(error)) is not None:
             cause, resume = full, "run the same command to resume"
-        elif (message := describe_lance_error(find_root_error(error))) is not None:  # the event has its own words
+        elif (message := describe_lance_error(find_root_error(error))) is not None:  # the event keeps the original
             cause, resume = message, f"`curate verify {self.directory}` says what is damaged; else {resume}"
         failure = RunFailedError(f"stage {name} failed: {cause} (run directory {self.directory}; {resume})")
         failure.__cause__ = error
         return failure
 
     def _log_event(self, kind: str, **fields: object) -> None:
-        """Log an event, unless another driver has the directory, whose log it then is."""
+        """Log an event, unless another driver holds the directory and its log."""
         with suppress(CommitError):
             self.manifest.guard()
             self.manifest.event(kind, **fields)

@@ -53,7 +53,7 @@ def seal(home: Place, folder: str, outputs: object, others: Iterable[JsonView] =
         if contents := list_contents(replace(ref, uri=str(home / path))):
             sync_names(home / path)
             files |= {f"{path}/{name}": content for name, content in contents.items()}
-    outside = {name for name in files if not name.startswith(f"{folder}/")}  # what is in it may have been made again
+    outside = {name for name in files if not name.startswith(f"{folder}/")}  # its own files may be new
     for other in others if outside else ():
         files |= {name: content for name, content in (load(home, other) or {}).items() if name in outside}
     new = [name for name, content in files.items() if content is None]
@@ -99,9 +99,10 @@ def find_lost(home: Place, seals: Mapping[str, JsonView]) -> dict[str, Lost]:
         for path, then in (files or {}).items():
             now = there.get(path)
             is_cut = now is None or now.size != then.size
-            if not is_cut and now is not None and PurePosixPath(path).parent.name == VERSIONS:  # it is small
+            if not is_cut and now is not None and PurePosixPath(path).parent.name == VERSIONS:  # a small file
                 is_cut = TAG + now.tag != then.digest and find_problem(home / path, now, then) is not None
-            lost += [path] if is_cut else []
+            if is_cut:
+                lost.append(path)
         tables = {path.partition(f"/{VERSIONS}/")[0] for path in files or () if f"/{VERSIONS}/" in path}
         broken = [
             table

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 from curation.rundir.graph import Absent, Known, Outputs, Skipped, Stage, Unknown, make_cache_key
 from curation.rundir.manifest import Manifest
 
-NUM_TOLD = 5
+NUM_SHOWN = 5
 """Maximum number of changed inputs of a stage to list one by one."""
 
 NEW = "not done yet"
@@ -17,7 +17,7 @@ State = Literal["done", "changed", "lost", "damaged", "new", "waits", "skipped"]
 
 
 class Status(NamedTuple):
-    """The state of a stage; ``why`` names what changed or is lost, what it waits for, or which output is missing."""
+    """The state of a stage; ``why`` says what changed or is lost, what it waits for, or which output is missing."""
 
     stage: Stage
     state: State
@@ -81,8 +81,8 @@ def find_status(stage: Stage, known: Known, manifest: Manifest) -> Status:
             return Status(stage, "damaged" if lost.broken else "lost", lost.words)
         return Status(stage, "done", "")
     changes = list_differences(record.inputs, key)
-    more = [f"and {len(changes) - NUM_TOLD} more"] if len(changes) > NUM_TOLD else []
-    return Status(stage, "changed", "; ".join([*changes[:NUM_TOLD], *more]))
+    more = [f"and {len(changes) - NUM_SHOWN} more"] if len(changes) > NUM_SHOWN else []
+    return Status(stage, "changed", "; ".join([*changes[:NUM_SHOWN], *more]))
 
 
 def list_differences(before: object, now: object, path: str = "") -> list[str]:

@@ -35,8 +35,8 @@ def open_scratch(target: Place) -> Iterator[Path]:
 def staged(target: Place) -> Iterator[Path]:
     """Yield a local path for a file or a folder; upload it to ``target`` when the context ends without an error.
 
-    A local target is yielded itself. In an object store, the upload replaces everything in a folder of that name. A
-    reader with a reference never uses a half-written folder, because the reference has the folder's digest.
+    A local target is yielded itself. In an object store, the upload replaces everything in a folder of that name.
+    References to a folder have its digest, so no reader with a reference uses a half-written folder.
     """
     if not isinstance(target, Remote):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def fetch_folder(uri: str) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             if entry.size:
                 (source / entry.path).download(path)
-            else:  # or a folder marker of some tools, which cannot be requested by name
+            else:  # an empty file, or a folder marker, which cannot be requested by name
                 path.touch()
 
     content = fingerprint([(entry.path, entry.size, entry.tag) for entry in entries])
@@ -89,7 +89,7 @@ def in_cache(name: str, make: Callable[[Path], None]) -> Iterator[Path]:
     folder = get_cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     path, part = folder / name, folder / f".{name}{PART}"
-    with (folder / f"{name}.lock").open("a+") as lock:  # the system's lock: of a process that dies it is free again
+    with (folder / f"{name}.lock").open("a+") as lock:  # the system releases the lock of a dead process
         while True:
             fcntl.flock(lock, fcntl.LOCK_SH)
             if path.exists():
@@ -123,5 +123,5 @@ def remove_unused(prefix: str, *, keep: int) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             gone = folder / f".{name}{PART}"
             if path != gone:
-                path.rename(gone)  # at once: nobody finds half of it
+                path.rename(gone)  # so nobody finds a half removed folder
             shutil.rmtree(gone, ignore_errors=True)

@@ -74,7 +74,7 @@ class NumberedFiles:
                 os.fsync(file.fileno())
             with suppress(FileExistsError):
                 os.link(temporary, self._get_path(number))
-            if temporary.stat().st_nlink < 2:  # link(2) on NFS may fail and have done it: the number of links tells
+            if temporary.stat().st_nlink < 2:  # NFS may report an error for a link(2) that succeeded
                 return None
             sync_folder(self._directory)
         finally:

@@ -67,7 +67,7 @@ def find_problem(path: Place, now: StoredObject | None, then: Content) -> str | 
 
 
 def is_digest_lost(now: StoredObject | None, then: Content) -> bool:
-    """Return whether a file lies on a disk, and was written to a store whose tag for it is no MD5 digest."""
+    """Return whether a file on a disk cannot be checked, as it was written to a store whose tag for it is no MD5."""
     return now is not None and not now.tag and then.digest.startswith(TAG) and not MD5.fullmatch(then.digest)
 
 
@@ -87,7 +87,7 @@ def compute_directory_digest(path: Place) -> str:
 
 
 def compute_model_digest(path: Place) -> str:
-    """Return such a digest of the top-level files of a model's folder that hold weights, tokenizer or configuration."""
+    """Return a digest, as of a directory, of a model's top-level files of weights, tokenizer and configuration."""
     top = (file for file in list_files(path) if "/" not in file.path and file.path not in NO_WEIGHTS)
     return _digest_files(path, (file for file in top if file.path.endswith(MODEL_ENDINGS)))
 

@@ -19,7 +19,7 @@ from curation.errors import RunDirError
 
 
 def open_file(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
-    """Open a regular file without a buffer; ``OSError`` if it is none or cannot be opened."""
+    """Open a regular file without a buffer; ``OSError`` if it is not regular or cannot be opened."""
     number = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)  # opening a pipe would wait for its other end
     mode = os.fstat(number).st_mode
     if not stat.S_ISREG(mode):
@@ -55,7 +55,7 @@ os.umask(_UMASK)
 
 
 def open_to_readers(path: Path) -> None:
-    """Let others read a file, or a folder's files, that only their owner may read, as safetensors writes them."""
+    """Let others read a file, or a folder's files, that only the owner may read, such as those of safetensors."""
     for found in [path] if path.is_file() else list(path.rglob("*")):
         with suppress(FileNotFoundError):
             mode = found.lstat().st_mode
@@ -63,9 +63,7 @@ def open_to_readers(path: Path) -> None:
                 found.chmod(0o666 & ~_UMASK)
 
 
-_HERE, _EXCHANGE = -100, 2
-"""AT_FDCWD and RENAME_EXCHANGE."""
-CANNOT = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)
+SYNC_REFUSALS = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)
 """Error numbers with which some file systems refuse to sync a folder, or any of them a folder of another user."""
 
 
@@ -89,7 +87,7 @@ def sync_folder(folder: Path) -> None:
     try:
         sync_file(folder)
     except OSError as error:
-        if error.errno not in CANNOT:
+        if error.errno not in SYNC_REFUSALS:
             raise
 
 
@@ -103,7 +101,7 @@ def sync(paths: Iterable[object]) -> None:
 
 
 def sync_names(path: object) -> None:
-    """Wait until the names in a folder, and those of the folder and of all folders above it, are on the disk."""
+    """Wait until the names in a folder, and in all folders above it, are on the disk."""
     for folder in (path, *path.absolute().parents) if isinstance(path, Path) else ():
         sync_folder(folder)
 
@@ -115,6 +113,10 @@ def sync_tree(folder: Path) -> None:
             if not file.is_symlink():
                 sync_file(file)
         sync_folder(Path(path))
+
+
+_HERE, _EXCHANGE = -100, 2
+"""AT_FDCWD and RENAME_EXCHANGE."""
 
 
 def exchange(one: Path, other: Path) -> bool:

@@ -94,7 +94,7 @@ class Holder:
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseClaim:
-    """A driver's lease as given to its workers, who cannot renew it but see when another driver has the directory."""
+    """A driver's lease for its workers, which cannot renew it but see when another driver has the directory."""
 
     directory: Place
     owner: str
@@ -103,7 +103,7 @@ class LeaseClaim:
         """Raise ``CommitError`` if another driver has the directory; do nothing if the register cannot be read."""
         try:
             _, record = _read_holder(make_register(self.directory / "lease"), self.directory)
-        except (OSError, RunDirError):  # the driver finds out
+        except (OSError, RunDirError):  # the driver will notice
             return
         if record is not None and record.owner != self.owner:
             raise _make_lost_error(self.directory, str(record))
@@ -172,7 +172,7 @@ class Lease:
 
     def still_held(self) -> None:
         """Check that this driver holds the lease, and renew it if it is late; raise ``CommitError`` if it was lost."""
-        if self._is_late():  # nobody may have taken it all the same: a conditional write tells
+        if self._is_late():  # perhaps nobody has taken it: the conditional write shows that
             self._renew()
         if self._token is None:
             raise _make_lost_error(self._directory, self._lost_to or "nobody")
@@ -248,7 +248,7 @@ class Lease:
                     if holder is not None and holder.owner == self._record.owner:  # our own write, its answer was lost
                         token = self._register.put_if_match(self._advance_record(now + self._seconds), newest)
                     self._lost_to = None if token is not None else str(holder or "nobody")
-            except OSError as error:  # tried again by the thread, and before a commit
+            except OSError as error:  # the thread tries again, and the guard before a commit
                 logger.warning("%s: the lease was not renewed (%s)", self._directory, error)
                 return
             self._token = token

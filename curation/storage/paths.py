@@ -282,7 +282,7 @@ def write_atomically(path: Place, content: str | bytes) -> None:
         path.put(content)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")  # machines that share the folder have equal pids
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")  # pids repeat on machines that share the folder
     try:
         with temporary.open("wb") as file:
             file.write(content)
@@ -350,16 +350,16 @@ def _store(bucket: str, seconds: float) -> ObjectStore:
 
 
 @contextmanager
-def _errors(asked: object) -> Iterator[None]:
+def _errors(place: object) -> Iterator[None]:
     """Translate obstore's errors within the context into Python's own, each with a message of one line."""
     try:
         yield
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{asked}: there is no such object ({shorten_error(error)})") from error
+        raise FileNotFoundError(f"{place}: there is no such object ({shorten_error(error)})") from error
     except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
-        raise PermissionError(f"{asked}: {shorten_error(error)}") from error
+        raise PermissionError(f"{place}: {shorten_error(error)}") from error
     except exceptions.BaseError as error:
-        raise OSError(f"{asked}: {shorten_error(error)}") from error
+        raise OSError(f"{place}: {shorten_error(error)}") from error
 
 
 def shorten_error(error: Exception) -> str:

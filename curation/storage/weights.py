@@ -40,10 +40,8 @@ def check_weights(folder: Place, stem: str = MODEL) -> None:
         if pickled:
             problem = f"its weights are pickled ({', '.join(pickled[:3])}), and reading a pickle can run code"
         raise ModelError(f"{folder}: {problem}; give a folder whose weights are in {single}")
-    tensors = _read_index(folder / index)
-    check_names(str(folder / index), tensors)
     shards: dict[str, set[str]] = {}
-    for tensor, name in tensors.items():
+    for tensor, name in _read_index(folder / index).items():
         shards.setdefault(name, set()).add(tensor)
     for name in sorted(shards):
         if name not in sizes:
@@ -66,9 +64,7 @@ def count_parameters(folder: Path) -> int | None:
     """
     files = {f"{MODEL}.safetensors"}
     if not (folder / f"{MODEL}.safetensors").is_file() and (folder / INDEX).is_file():
-        tensors = _read_index(folder / INDEX)
-        check_names(str(folder / INDEX), tensors)
-        files = set(tensors.values())
+        files = set(_read_index(folder / INDEX).values())
     if not all((folder / name).is_file() for name in files):
         return None
     num = 0
@@ -93,14 +89,16 @@ def check_names(index: str, names: object) -> None:
 
 
 def _read_index(path: Place) -> dict[str, str]:
-    """Return the file of each tensor, as the index at ``path`` names it."""
+    """Return the file of each tensor by the index at ``path``, or raise ``ModelError``; see :func:`check_names`."""
     try:
         names = json.loads(path.read_bytes())["weight_map"]
-        if names and all(isinstance(name, str) for name in names.values()):
-            return dict(names)
+        if not names or not all(isinstance(name, str) for name in names.values()):
+            raise ValueError("it names no file")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        pass
-    raise ModelError(f"{path}: is not an index of weights (a JSON object with a weight_map); copy the model again")
+        why = "is not an index of weights (a JSON object with a weight_map)"
+        raise ModelError(f"{path}: {why}; copy the model again") from None
+    check_names(str(path), names)
+    return dict(names)
 
 
 def _read_tensor_names(path: Place, size: int) -> set[str]:

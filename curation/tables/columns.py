@@ -27,15 +27,15 @@ def add_columns(
 ) -> TableRef:
     """Make a new version of ``ref`` with the columns ``added``, computed fragment by fragment in Ray tasks.
 
-    ``compute`` maps a batch of ``columns`` to one of ``added``. Files stay unchanged, and versions after ``ref``
-    unused.
+    ``compute`` maps a batch of ``columns`` to one of ``added``. Existing files stay unchanged; versions after ``ref``
+    are ignored.
     """
     dataset = open_table(ref)
     set_torn_aside(ref.uri, after=ref.version)
     if lance.dataset(ref.uri).version != ref.version:
         dataset.restore()  # type: ignore[no-untyped-call]
         dataset = lance.dataset(ref.uri)
-    if again := [name for name in added.names if name in dataset.schema.names]:  # of a run whose manifest was lost
+    if again := [name for name in added.names if name in dataset.schema.names]:  # by a run whose manifest was lost
         guard()
         dataset.drop_columns(again)
         dataset = lance.dataset(ref.uri)
@@ -48,9 +48,9 @@ def add_columns(
             if fragment is None:
                 raise CommitError(f"{ref.uri}: fragment {number} is not in version {version}")
             before = {file.path for file in fragment.metadata.files}
-            with ThreadPoolExecutor(1) as beside:  # Lance calls from a thread of its own, in which no table can be read
+            with ThreadPoolExecutor(1) as pool:  # Lance's own thread, which calls the function, can read no table
                 metadata, schema = fragment.merge_columns(
-                    lambda batch: beside.submit(compute, batch).result(), columns=list(columns)
+                    lambda batch: pool.submit(compute, batch).result(), columns=list(columns)
                 )
             described = metadata.to_json()
             rename_files(ref.uri, [described], old=before)
@@ -58,7 +58,7 @@ def add_columns(
 
         merged = list(run_in_tasks(merge, numbers))
         fragments = [FragmentMetadata.from_json(text) for text, _ in merged]
-        # its own schema numbers the columns: the number of a dropped one is given to no other
+        # The schema of the merge numbers the columns: the number of a dropped column is not reused.
         operation = lance.LanceOperation.Merge(fragments, merged[0][1])
         guard()
         version = lance.LanceDataset.commit(ref.uri, operation, read_version=version).version

@@ -67,7 +67,7 @@ def write_fragment(
 def make_written_row(
     uri: str, fragments: Sequence[FragmentMetadata], row_ids: bytes, *, note: Mapping[str, object] | None = None
 ) -> pa.Table:
-    """Return the row (``WRITTEN``) of fragments, whose files get digests into their names and go to the disk."""
+    """Put digests into the names of fragments' files, sync these, and return the row that names them (``WRITTEN``)."""
     described = [fragment.to_json() for fragment in fragments]
     rename_files(uri, described)
     return pa.table(
@@ -83,7 +83,7 @@ def make_written_row(
 
 
 def with_note(written: pa.Table, **facts: object) -> pa.Table:
-    """Return rows of ``WRITTEN`` with further facts in the first one's note."""
+    """Return rows of ``WRITTEN`` with further facts in the note of the first row."""
     if not written.num_rows:
         return written
     note, *others = written["note"].to_pylist()
@@ -112,11 +112,11 @@ class Committer:
 
     @property
     def done(self) -> BitMap64:
-        """The committed row ids, from any driver, as of the last read or commit; do not modify."""
+        """Row ids that any driver committed, as of the last read or commit; do not modify."""
         return self._row_ids.ids
 
     def add(self, fragments: str, row_ids: bytes) -> None:
-        """Queue a ``WRITTEN`` row unless its rows are known; ``CommitError`` if some are, or an id is there twice."""
+        """Queue a ``WRITTEN`` row unless its ids are known; ``CommitError`` if only some are, or one occurs twice."""
         ids_N = np.frombuffer(row_ids, dtype=np.int64)
         ids = make_bitmap(ids_N)
         if len(ids) != len(ids_N):
@@ -127,7 +127,7 @@ class Committer:
             include_all(self._pending, ids)
 
     def flush(self) -> None:
-        """Commit the queue as one new version; ``CommitError`` if store, another driver or the lease forbids it."""
+        """Commit the queue as one new version; ``CommitError`` if the store, a driver or the lease prevents it."""
         if not self._queue:
             return
         num_queued = len(self._pending)
@@ -160,6 +160,7 @@ class Committer:
                 include_all(self._pending, ids)
 
     def _is_new(self, ids: BitMap64) -> bool:
+        """Return whether no id is committed or queued; ``CommitError`` if only some are."""
         num_known = ids.intersection_cardinality(self.done) + ids.intersection_cardinality(self._pending)
         if 0 < num_known < len(ids):
             raise CommitError(f"{self.uri}: a fragment of {len(ids)} rows repeats {num_known} ids")

@@ -51,7 +51,6 @@ def compact(ref: TableRef, fragment_mb: int, *, guard: Guard = guard_nothing) ->
     tasks = plan(ref, fragment_mb << 20)
     if not tasks:
         return ref
-
     try:  # the actors of the pass keep their CPUs for other passes
         rewritten = list(run_in_tasks(rewrite, ((ref, task) for task in tasks), beside_actors=True))
     except (*REFUSALS, ray.exceptions.RayError) as error:  # the other tasks end: ray.cancel may end this process
@@ -133,9 +132,9 @@ class Merger:
         self._under_way: dict[ray.ObjectRef[list[Json]], list[FragmentMetadata]] = {}
 
     def start(self, dataset: lance.LanceDataset) -> None:
-        """Start tasks that merge groups of this version's fragments that are large enough and not being merged."""
+        """Start tasks that merge this version's groups of fragments that are due and not being merged yet."""
         busy = {fragment.id for group in self._under_way.values() for fragment in group}
-        for group in self._iter_ripe(fragment.metadata for fragment in dataset.get_fragments()[1:]):
+        for group in self._iter_full_groups(fragment.metadata for fragment in dataset.get_fragments()[1:]):
             if busy.isdisjoint(fragment.id for fragment in group):
                 _, where = keep_off_head(ray.nodes())  # type: ignore[no-untyped-call]
                 task = ray.remote(merge).options(num_cpus=0, max_retries=MAX_RETRIES, **where)
@@ -162,7 +161,8 @@ class Merger:
         """Drop all merges under way, since the version that they were made for is no longer the newest."""
         self._under_way = {}
 
-    def _iter_ripe(self, fragments: Iterable[FragmentMetadata]) -> Iterator[list[FragmentMetadata]]:
+    def _iter_full_groups(self, fragments: Iterable[FragmentMetadata]) -> Iterator[list[FragmentMetadata]]:
+        """Yield groups of fragments of about the same size that are due to be merged."""
         levels: defaultdict[int, list[FragmentMetadata]] = defaultdict(list)
         sizes: defaultdict[int, int] = defaultdict(int)
         for fragment in fragments:
@@ -179,22 +179,22 @@ class Merger:
 
 
 def merge(ref: TableRef, ids: Sequence[int]) -> list[Json]:
-    """Write some fragments' rows as new ones without committing, and describe those; raise as :func:`rewrite`."""
+    """Write the rows of fragments as new ones, and return their descriptions; no commit. Errors as :func:`rewrite`."""
     dataset = lance.dataset(ref.uri, version=ref.version)
     old: list[Any] = [dataset.get_fragment(number) for number in ids]
     _require_unchanged(ref, [fragment.metadata for fragment in old])
     num_bytes = sum(file.file_size_bytes or 0 for fragment in old for file in fragment.metadata.files)
     num_rows = sum(fragment.physical_rows for fragment in old)
     scanner = dataset.scanner(fragments=old, batch_size=_compute_batch_rows(num_bytes / num_rows), scan_in_order=True)
-    one = {"max_rows_per_file": num_rows, "max_bytes_per_file": 2**40}  # a number of rows beyond 32 bits is taken as 0
-    new = write_fragments(scanner.to_reader(), ref.uri, schema=dataset.schema, mode="append", **one)
+    limits = {"max_rows_per_file": num_rows, "max_bytes_per_file": 2**40}  # Lance takes 2^32 rows and more for 0
+    new = write_fragments(scanner.to_reader(), ref.uri, schema=dataset.schema, mode="append", **limits)
     described: list[Json] = [fragment.to_json() for fragment in new]
     rename_files(ref.uri, described)
     return described
 
 
 def _require_unchanged(ref: TableRef, fragments: Sequence[FragmentMetadata]) -> None:
-    if wrong := find_changed(ref.uri, fragments):  # a copy with digests of its own would hide that
+    if wrong := find_changed(ref.uri, fragments):  # rewritten files would get digests of the changed content
         raise CommitError(f"{ref.uri}: the content of {len(wrong):,} of its files changed ({wrong[0]})")
 
 

@@ -1,4 +1,4 @@
-"""Atomic writing of batches of rows as one Parquet or JSONL file, which never has its name before it is complete."""
+"""Atomic writing of batches of rows as one Parquet or JSONL file, which gets its name when it is complete."""
 
 import json
 import tempfile
@@ -34,7 +34,7 @@ class WrittenFile:
 
 
 def write_file(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Place, form: str) -> WrittenFile:
-    """Write the batches as a ``parquet`` or ``jsonl`` file under its name, in place of another, and onto the disk."""
+    """Write the batches as a ``parquet`` or ``jsonl`` file, replace an existing one, and sync it to the disk."""
     folder = Path(tempfile.mkdtemp(prefix="curation-")) if isinstance(target, Remote) else target.parent
     folder.mkdir(parents=True, exist_ok=True)
     local = folder / f".{target.name}.{uuid.uuid4().hex}"
@@ -63,7 +63,7 @@ def write_file(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Pla
 
 
 def _format_row(row: Json) -> str:
-    """Return a row as a line of JSON, in which numbers that are not finite are null: JSON has none."""
+    """Return a row as a line of JSON, with null for NaN and infinity, which JSON lacks."""
     try:
         return json.dumps(row, ensure_ascii=False, default=str, allow_nan=False)
     except ValueError:

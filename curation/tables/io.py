@@ -19,7 +19,7 @@ from curation.tables import schemas
 from curation.tables.row_ids import SCAN_ROWS, iter_ordered_ids
 from curation.tables.versions import set_torn_aside
 
-# Lance's own ten attempts may be over in a second; read by Lance in whatever process writes or reads a table.
+# Lance's default of ten attempts may be over in a second. Lance reads these in each process that uses a table.
 os.environ.setdefault("OBJECT_STORE_CLIENT_MAX_RETRIES", "1000")
 os.environ.setdefault("OBJECT_STORE_CLIENT_RETRY_TIMEOUT", str(PATIENCE_SECONDS))
 
@@ -31,11 +31,11 @@ MOST_RUNS = 1 << 20
 
 
 def create(uri: str, schema: pa.Schema) -> TableRef:
-    """Create an empty table or find it, as its newest complete version; ``CommitError`` if it has other columns."""
+    """Return a table's newest complete version; create it if there is none. ``CommitError``: it has other columns."""
     to_place(uri).parent.mkdir(parents=True, exist_ok=True)
     set_torn_aside(uri)
     try:
-        # not write_dataset(mode="create"): of two concurrent calls, the slower one empties the other's table
+        # Not write_dataset(mode="create"): of two concurrent calls, the slower one would empty the other's table.
         operation = lance.LanceOperation.Overwrite(schema, [])
         lance.LanceDataset.commit(uri, operation, read_version=0, max_retries=0)
     except OSError as refused:
@@ -65,7 +65,7 @@ def write(table: pa.Table, uri: str) -> TableRef:
 
 
 def write_parts(parts: Iterable[pa.Table], schema: pa.Schema, uri: str) -> TableRef:
-    """Write a table from parts as they come, ``FRAGMENT_ROWS`` rows or so many bytes at a time; pass on their errors.
+    """Write a table from parts as they arrive, ``FRAGMENT_ROWS`` rows or ``FRAGMENT_BYTES`` bytes at a time.
 
     A table that an interrupted run left there is replaced.
     """
@@ -106,8 +106,9 @@ def get_table_size(ref: TableRef) -> int:
 
 
 def make_answered_filter(ref: TableRef) -> str:
-    """Return the filter of :func:`schemas.make_answered_filter` for a labels table."""
-    return schemas.make_answered_filter(open_table(ref).schema)
+    """Return an SQL filter for the rows of a labels table that have an answer: without error, and not dropped."""
+    has_gate = schemas.DROPPED in open_table(ref).schema.names
+    return f"error IS NULL AND NOT {schemas.DROPPED}" if has_gate else "error IS NULL"
 
 
 def count_dropped(ref: TableRef) -> int:
@@ -116,7 +117,7 @@ def count_dropped(ref: TableRef) -> int:
     return int(table.count_rows(filter=schemas.DROPPED)) if schemas.DROPPED in table.schema.names else 0
 
 
-def take(ref: TableRef, row_ids_N: "Int64s", columns: Sequence[str] | None = None) -> pa.Table:
+def take(ref: TableRef, row_ids_N: Int64s, columns: Sequence[str] | None = None) -> pa.Table:
     """Return the rows with the given ids, each once, in the order of ``row_ids_N``; scan the id column in batches.
 
     Raises:
@@ -125,7 +126,7 @@ def take(ref: TableRef, row_ids_N: "Int64s", columns: Sequence[str] | None = Non
     return take_offsets(ref, find_offsets(ref, row_ids_N), columns, row_ids_N)
 
 
-def find_offsets(ref: TableRef, row_ids_N: "Int64s") -> "Int64s":
+def find_offsets(ref: TableRef, row_ids_N: Int64s) -> Int64s:
     """Return each distinct id's position, int64 [N], for :func:`take_offsets`; -1 if missing. The ids are scanned."""
     order_N = np.argsort(row_ids_N)
     sorted_N = row_ids_N[order_N]
@@ -143,8 +144,8 @@ def find_offsets(ref: TableRef, row_ids_N: "Int64s") -> "Int64s":
 class Lookup:
     """An index for repeated :func:`take`, which holds the table's runs of consecutive ids (24 bytes each)."""
 
-    def __init__(self, ref: TableRef, runs: "Iterable[Int64s] | None" = None) -> None:
-        """Build the index from ``runs`` if they were read already (:func:`make_offset_finder`), else from the table."""
+    def __init__(self, ref: TableRef, runs: Iterable[Int64s] | None = None) -> None:
+        """Build the index from ``runs`` (:func:`make_offset_finder`), or read them from the table if not given."""
         self._ref = ref
         parts = [np.zeros((3, 0), dtype=np.int64), *(_iter_runs(ref) if runs is None else runs)]
         start_R, offset_R, size_R = np.concatenate(parts, axis=1)
@@ -160,7 +161,7 @@ class Lookup:
         """Number of runs of consecutive ids."""
         return len(self._start_R)
 
-    def ascending(self, num_rows: int) -> "Iterator[Int64s]":
+    def ascending(self, num_rows: int) -> Iterator[Int64s]:
         """Yield all ids of the table in ascending order, at most ``num_rows`` at a time."""
         end_R = np.cumsum(self._size_R)
         for begin in range(0, len(self), num_rows):
@@ -168,11 +169,11 @@ class Lookup:
             run_N = np.searchsorted(end_R, place_N, side="right")
             yield self._start_R[run_N] + place_N - (end_R - self._size_R)[run_N]
 
-    def take(self, row_ids_N: "Int64s", columns: Sequence[str] | None = None) -> pa.Table:
+    def take(self, row_ids_N: Int64s, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows with the given ids, in the order of ``row_ids_N`` (see :func:`take`)."""
         return take_offsets(self._ref, self.offsets(row_ids_N), columns, row_ids_N)
 
-    def offsets(self, row_ids_N: "Int64s") -> "Int64s":
+    def offsets(self, row_ids_N: Int64s) -> Int64s:
         """Return each id's position in the table, int64 [N], for :func:`take_offsets`; -1 for an id not in it."""
         if not self.num_runs:
             return np.full(len(row_ids_N), -1, dtype=np.int64)
@@ -181,8 +182,8 @@ class Lookup:
         return np.where((after_N >= 0) & (after_N < self._size_R[run_N]), self._offset_R[run_N] + after_N, -1)
 
 
-def make_offset_finder(ref: TableRef) -> "Callable[[Int64s], Int64s]":
-    """Return a :func:`find_offsets` for many calls: that of a :class:`Lookup`, or a scan per call if it is large."""
+def make_offset_finder(ref: TableRef) -> Callable[[Int64s], Int64s]:
+    """Return :func:`find_offsets` for many calls: a :class:`Lookup`'s, or a scan per call if a lookup is too large."""
     num_runs, runs = 0, []
     for runs_3R in _iter_runs(ref):
         num_runs += runs_3R.shape[1]
@@ -192,7 +193,7 @@ def make_offset_finder(ref: TableRef) -> "Callable[[Int64s], Int64s]":
     return Lookup(ref, runs).offsets
 
 
-def _iter_runs(ref: TableRef) -> "Iterator[Int64s]":
+def _iter_runs(ref: TableRef) -> Iterator[Int64s]:
     """Yield first id, position and size of each run of consecutive ids, int64 [3, R], in the table's order."""
     offset = 0
     for ids_N in iter_ordered_ids(open_table(ref), SCAN_ROWS):
@@ -202,7 +203,7 @@ def _iter_runs(ref: TableRef) -> "Iterator[Int64s]":
 
 
 def take_offsets(
-    ref: TableRef, offsets_N: "Int64s", columns: Sequence[str] | None = None, row_ids_N: "Int64s | None" = None
+    ref: TableRef, offsets_N: Int64s, columns: Sequence[str] | None = None, row_ids_N: Int64s | None = None
 ) -> pa.Table:
     """Return the rows at the positions from :func:`find_offsets`; ``CommitError`` names an id where it is -1."""
     if (offsets_N < 0).any():

@@ -24,11 +24,10 @@ from curation.storage.paths import to_place, write_atomically
 
 logger = get_logger(__name__)
 
-
 SCAN_ROWS = 1 << 20
 """The number of ids read and processed at a time: 8 MiB."""
 UNION_ROWS = 1 << 16
-"""Number of ids of a dense range from which on a union of bitmaps is cheaper than adding each id."""
+"""Minimum number of ids of a dense range for which a union of bitmaps is cheaper than adding each id."""
 READ_AHEAD_BYTES = 32 << 20
 SAVE_SECONDS = 30.0
 """Seconds between two writes of the cache, which is also written after a read that took longer than 1/30 of this."""
@@ -63,7 +62,7 @@ class RowIds:
     def _add_unknown(self, dataset: lance.LanceDataset, fragments: Mapping[str, lance.LanceFragment]) -> bool:
         """Load the ids of unknown fragments; return whether there are as many ids as rows in the version.
 
-        Known fragments that it does not name were merged into others; had they been dropped, there would be more ids.
+        Known fragments that the version lacks were merged into others; if they were dropped, there are too many ids.
         """
         unknown = [fragment for name, fragment in fragments.items() if name not in self._names]
         new = BitMap64()
@@ -145,7 +144,7 @@ def make_bitmap(ids_N: Int64s) -> BitMap64:
         if ordered:
             unsigned_N.sort()
         last = np.append(np.flatnonzero(np.diff(unsigned_N) != 1), len(unsigned_N) - 1)
-        if 16 * len(last) < len(unsigned_N) and ids_N.min() >= 0:  # the end of a range is no uint64 for an id of -1
+        if 16 * len(last) < len(unsigned_N) and ids_N.min() >= 0:  # for an id of -1, the range's end exceeds uint64
             found = BitMap64()
             for start, stop in zip(unsigned_N[np.append(0, last[:-1] + 1)], unsigned_N[last], strict=True):
                 found.add_range(int(start), int(stop) + 1)
@@ -154,7 +153,7 @@ def make_bitmap(ids_N: Int64s) -> BitMap64:
 
 
 def include(known: BitMap64, ids_N: Int64s) -> None:
-    """Add ids to a bitmap, many dense ids by a union, which walks through all of ``known``, and others one by one."""
+    """Add ids to a bitmap: many dense ids by a union, which walks through all of ``known``, others one by one."""
     if len(ids_N) >= UNION_ROWS and int(ids_N.max()) - int(ids_N.min()) < 8 * len(ids_N):
         known.update(make_bitmap(ids_N))
     else:
@@ -162,7 +161,7 @@ def include(known: BitMap64, ids_N: Int64s) -> None:
 
 
 def include_all(known: BitMap64, ids: BitMap64) -> None:
-    """Add the ids of another bitmap, at a cost that does not depend on ``known``; each takes 8 bytes meanwhile."""
+    """Add the ids of another bitmap, at a cost independent of ``known``; each id takes 8 bytes meanwhile."""
     known.update(ids.to_array())
 
 

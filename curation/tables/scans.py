@@ -33,17 +33,16 @@ def iter_table_batches(
 
     ``columns`` are SQL expressions by name; ``num_rows`` is the maximum number of rows of a batch.
     """
-    table = open_table(ref)
-    chosen = None
+    table, selected = open_table(ref), None
     if fragments is not None:
-        chosen = [item for number in fragments if (item := table.get_fragment(number)) is not None]
+        selected = [item for number in fragments if (item := table.get_fragment(number)) is not None]
     scanner = table.scanner(
         columns=dict(columns),
         filter=filter,
         batch_size=num_rows,
         batch_readahead=READ_AHEAD_BATCHES,
         io_buffer_size=READ_AHEAD_BYTES,
-        fragments=chosen,
+        fragments=selected,
         scan_in_order=True,
     )
     yield from iter_checked(scanner.to_batches())

@@ -1,4 +1,4 @@
-"""Arrow schemas of all tables, with what their columns hold; further columns of labels: ``curation.label_columns``.
+"""Arrow schemas of all tables, with comments on their columns; further columns of labels: ``curation.label_columns``.
 
 ``row_id`` is int64 everywhere: ``(file index << 40) | row in file``, or the user's own unique integers.
 """
@@ -18,7 +18,6 @@ GOLD = pa.field("gold", pa.string())
 ERROR = pa.field("error", pa.string())
 """Error of the row as ``kind: detail``; null for a row without error."""
 
-
 CLUSTER = pa.field("row_cluster", pa.int64())
 """Cluster of the row (null: its own) in tables of examples and grades, if ``splits.group`` is set."""
 
@@ -29,9 +28,9 @@ def make_examples_schema(columns: pa.Schema, *, gold: bool, clustered: bool = Fa
 
 
 AUDIT = pa.schema([ROW_ID, GOLD, pa.field("solution", pa.string()), pa.field("solution_error", pa.string())])
-"""Gold labels of pool rows, and the rows' worked solutions as completions, null if there is none or an existing one is
-not used (``solution_error``, ``kind: detail``). Readers are grading and the stages that find long rows, make rollouts,
-select and report."""
+"""Gold labels of pool rows, and the rows' worked solutions as completions; a solution is null if there is none, or if
+it is not used (``solution_error``, ``kind: detail``). Grading reads this table, and so do the stages that find long
+rows, make rollouts, select and report."""
 
 
 def get_state_column(state: str) -> str:
@@ -57,7 +56,7 @@ _TYPES = {
     "num_output_tokens": pa.int32(),
     "truncated": pa.bool_(),
 }
-"""Types of those columns of ``NUMBERS`` that are not float32."""
+"""Types of the columns of ``NUMBERS`` that are not float32."""
 
 
 def get_input_column(name: str) -> str:
@@ -66,7 +65,7 @@ def get_input_column(name: str) -> str:
 
 
 def describe_mend(column: str) -> str:
-    """Return how to mend a labels table that lacks a column which a trust function reads."""
+    """Return the remedy if a labels table lacks a column that a trust function reads."""
     if column == TOKEN_LOGPROBS:
         return "set teacher.token_logprobs"
     if is_given(column):
@@ -154,15 +153,10 @@ DROPPED = "dropped"
 answer, so that completion, label, states and error are null. No arm selects a dropped row."""
 
 
-def make_answered_filter(labels: pa.Schema) -> str:
-    """Return an SQL filter for the rows of a labels table that have an answer: without error, and not dropped."""
-    return f"error IS NULL AND NOT {DROPPED}" if DROPPED in labels.names else "error IS NULL"
-
-
 def make_kept_schema(schema: pa.Schema, states: Sequence[str]) -> pa.Schema:
-    """Return the schema of labels scored while they were made, with the named states of a sample of rows alone.
+    """Return the schema of labels scored while they were made, with the named states for a sample of rows only.
 
-    States are lists of variable length, null outside it: Lance stores a null of a fixed-size list in full.
+    States are lists of variable length, null for other rows: Lance stores a null of a fixed-size list in full.
     """
     kept = {get_state_column(state) for state in states}
     return pa.schema(
@@ -190,7 +184,7 @@ def trust_column(function: str) -> str:
 
 
 def _escape_name(name: str) -> str:
-    """Return a name as a part of a column's name: in Lance a dot leads into a column."""
+    """Return a name as a part of a column's name; in Lance, a dot would access a nested field."""
     return name.replace(".", "_").replace(":", "_")
 
 

@@ -46,12 +46,12 @@ def commit_stream(
 ) -> None:
     """Consume tables of ``WRITTEN`` as they arrive; commit every ``seconds``, and when the stream ends or fails.
 
-    If it fails, by a failed task, Ctrl-C or SIGTERM, ``rest`` returns finished tables that had not arrived. While it
-    waits, it should yield None now and then, so that arrived rows are committed. Slow commits happen less often
-    (``COMMIT_SHARE``, ``MOST_SECONDS``). A round commits table by table: those of ``committers`` in their order, then
-    the others, with ``guard`` and ``fragment_mb``, in that of their first rows. So where each task names its tables in
-    that order, a row of a later one is never committed before the same task's rows of an earlier one. ``on_commit`` is
-    called after each round, ``on_written`` for each row as it arrives.
+    If the stream fails (a failed task, Ctrl-C, SIGTERM), ``rest`` returns finished tables that had not arrived. While
+    the stream waits, it should yield None now and then, so that arrived rows are committed. Slow commits happen less
+    often (``COMMIT_SHARE``, ``MOST_SECONDS``). A round commits table by table: those of ``committers`` in their order,
+    then the others, with ``guard`` and ``fragment_mb``, in the order of their first rows. So if each task names its
+    tables in this order, a row of a later table is never committed before the same task's rows of an earlier one.
+    ``on_commit`` is called after each round, ``on_written`` for each row as it arrives.
     """
     of = {committer.uri: committer for committer in committers}
     last, pause, is_due = time.monotonic(), seconds, False

@@ -59,7 +59,7 @@ def sync_version(dataset: lance.LanceDataset) -> None:
 
 
 def list_version_files(ref: TableRef) -> dict[str, int | None]:
-    """Return the size, or None, of each data file and list of deleted rows of a version, or raise ``TableError``."""
+    """Return the size of each data file of a version, and None for files of deletions; ``TableError`` if damaged."""
     found: dict[str, int | None] = {}
     try:
         for fragment in lance.dataset(ref.uri, version=ref.version).get_fragments():
@@ -68,7 +68,7 @@ def list_version_files(ref: TableRef) -> dict[str, int | None]:
                 found[deleted] = None
     except (KeyboardInterrupt, SystemExit, Stopped):
         raise
-    except BaseException as error:  # of a damaged file, Lance's Rust code may raise what is no Exception
+    except BaseException as error:  # on a damaged file, Lance's Rust code may raise a BaseException
         reason = describe_lance_error(error) or f"it cannot be read ({type(error).__name__}: {format_error(error)})"
         raise TableError(f"{ref.uri}: version {ref.version}: {reason}") from error
     return found
@@ -81,7 +81,7 @@ def digest_in(name: str) -> str | None:
 
 
 def list_contents(ref: TableRef) -> dict[str, Content | None]:
-    """Return the files of a table's version by path, with None for an unknown content; empty if there is no version."""
+    """Return the contents of a version's files by path, None if unknown; empty if there is no such version."""
     home = to_place(ref.uri)
     manifest = next((name for name in make_manifest_names(ref.version) if (home / name).is_file()), None)
     if manifest is None:
@@ -123,7 +123,7 @@ def find_changed(uri: str, fragments: Iterable[FragmentMetadata]) -> list[str]:
 
 
 def find_torn(table: Path, after: int | None = None) -> list[Path]:
-    """Return the last manifests that were cut off, newest first, or after version ``after`` do not open."""
+    """Return the newest manifests, newest first, that were cut off or, after version ``after``, do not open."""
 
     def is_whole(path: Path, version: int) -> bool:
         if not path.is_file():
@@ -175,7 +175,7 @@ class Superseded:
         self._num_commits = 0
 
     def follow(self, dataset: lance.LanceDataset) -> None:
-        """Note the committer's new version; remove old ones when that is due, if the lease is still held."""
+        """Note the committer's new version; every ``EVERY`` commits, remove old ones if the lease is still held."""
         now = time.monotonic()
         if self._newest is not None:
             self._replaced.append((self._newest, now))

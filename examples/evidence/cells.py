@@ -250,10 +250,10 @@ def run(cell: Cell) -> float:
 
 def keep(cell: Cell) -> None:
     """Keep copies of the report of the run in the cell's directory, and of its models' graded test rows."""
-    from curation.extras.combine.runs import load_member
+    from curation.extras.combine.runs import load_run
     from curation.report.tested import read_tests
 
     shutil.copy(cell.directory / "report.json", cell.kept("report.json"))
-    tests = read_tests(load_member(str(cell.directory)).run.generations[-1].tests)
+    tests = read_tests(load_run(str(cell.directory)).generations[-1].tests)
     arrays = {name: np.stack([run.row_ids_N, run.correct_N.astype(np.int64)]) for name, (run,) in tests.items()}
     np.savez_compressed(cell.kept("tests.npz"), **arrays)

@@ -50,7 +50,7 @@ class AblationConfig(Root):
     """Whether to also train and test the students of every arm, and to compare each arm with ground truth."""
 
     @model_validator(mode="after")
-    def _names(self) -> Self:
+    def _check_names(self) -> Self:
         if self.reference is not None and self.reference not in self.variants:
             raise ValueError(f"reference: {self.reference!r} is not one of the variants {', '.join(self.variants)}")
         if len(set(self.seeds)) < len(self.seeds) or len(set(self.sets)) < len(self.sets):

@@ -1,4 +1,4 @@
-"""The tables of an ablation: what each variant of a run is worth, on the same rows, over several seeds.
+"""The tables of an ablation: numbers of each variant of a run, on the same rows, over several seeds.
 
 A line has the mean over seeds. Its difference to the reference variant is paired, row by row within each seed, and has
 two intervals: ``rows`` covers other rows of these splits, ``seeds`` other splits, teachers and fits (a t interval of
@@ -66,12 +66,13 @@ def _iter_lines(
 ) -> Iterator[Json]:
     """Yield the lines of all variants on one set of rows, each compared with the reference variant's rows."""
     reference = config["reference"]
-    others_of = {} if reference is None else _score_rows(seeds, reference, where)
+    reference_rows = {} if reference is None else _score_rows(seeds, reference, where)
     for variant in config["variants"]:
         share, is_reference = shares[variant], variant == reference
-        rows_of = others_of if is_reference else _score_rows(seeds, variant, where)
-        measured = [_measure_rows(rows, share) for rows in rows_of.values()]
-        compared = [] if is_reference else [_compare_rows(rows_of[seed], of, share) for seed, of in others_of.items()]
+        by_seed = reference_rows if is_reference else _score_rows(seeds, variant, where)
+        measured = [_measure_rows(rows, share) for rows in by_seed.values()]
+        others = {} if is_reference else reference_rows
+        compared = [_compare_rows(by_seed[seed], rows, share) for seed, rows in others.items()]
         fitted = [made["fits"][variant] for made in seeds.values() if variant in made["fits"]]
         fits = [saved.read_description(trust)["fit"] for trust in fitted]
         kept = [fit["variance_kept"] for fit in fits if fit.get("variance_kept") is not None]
@@ -94,14 +95,15 @@ def _iter_lines(
 
 
 def _score_rows(seeds: Mapping[int, JsonView], variant: str, where: str) -> dict[int, GradedRows]:
-    """Return a variant's graded rows by seed, scored; their scores have the reference arm's name."""
+    """Return a variant's graded rows with their scores, by seed; the scores are named for the reference arm."""
     found = {}
     for seed, made in seeds.items():
-        of = made["rows"][variant][where]
-        graded, fitted = read_grades(of["grades"]), None if of["trust"] is None else load_fitted(of["trust"])
-        function = fitted or get_trust(of["function"], of["seed"])
+        source = made["rows"][variant][where]
+        graded, trust = read_grades(source["grades"]), source["trust"]
+        fitted = None if trust is None else load_fitted(trust)
+        function = fitted or get_trust(source["function"], source["seed"])
         columns, parts = dict.fromkeys(["row_id", "label", *function.features]), []
-        for batch in io.open_table(of["labels"]).to_batches(columns=list(columns), filter="error IS NULL"):
+        for batch in io.open_table(source["labels"]).to_batches(columns=list(columns), filter="error IS NULL"):
             raw_B = function.raw_score(batch)
             trust_B = function.score(batch) if fitted is None else fitted.to_trust(raw_B)
             parsed_B = batch.column("label").is_valid().to_numpy(zero_copy_only=False)
@@ -135,13 +137,13 @@ def _measure_rows(rows: GradedRows, share: float) -> dict[str, float]:
     """Return one seed's AUC, ECE and Brier (and the best constant's) of parsed rows, and purity among all rows."""
     parsed = rows.readable
     correct_P, score = parsed.correct_N, parsed.scores[REFERENCE_ARM]
-    right = float(correct_P.mean()) if len(parsed) else float("nan")
+    accuracy = float(correct_P.mean()) if len(parsed) else float("nan")
     return {
         "num_rows": len(rows),
         "auc": metrics.compute_auc_value(score.raw_N, correct_P),
         "ece": metrics.ece(score.trust_N, correct_P).value,
         "brier": float(np.mean((score.trust_N - correct_P) ** 2)) if len(parsed) else float("nan"),
-        "constant_brier": right * (1 - right),
+        "constant_brier": accuracy * (1 - accuracy),
         "purity": float(rows.correct_N[_find_best(rows, share)].mean()),
     }
 
@@ -176,33 +178,15 @@ def _collect_students(config: JsonView, seeds: Mapping[int, JsonView]) -> list[J
                 pairs = [compute_test_differences(of, model, GROUND_TRUTH) for of in tests]
                 compared = [metrics.compare_rows(pair).difference for pair in pairs if pair is not None]
                 against = _average_differences(compared)
-            accuracies = [words["value"] for of in tests if (words := compute_accuracy(of, model)) is not None]
-            averaged = _average_seeds(accuracies)
-            found.append({"variant": variant, "model": model, "accuracy": averaged, "against_ground_truth": against})
+            tested = [accuracy["value"] for of in tests if (accuracy := compute_accuracy(of, model)) is not None]
+            accuracy = _average_seeds(tested)
+            found.append({"variant": variant, "model": model, "accuracy": accuracy, "against_ground_truth": against})
     return found
 
 
 def format_markdown(content: JsonView) -> str:
     """Return a table of trust functions, and one of students if there are any, as Markdown."""
-    tables = [_make_trust_table(content), *([_make_student_table(content)] if content["students"] else [])]
-    texts = []
-    for head, *lines in tables:
-        rows = [head, ["---"] * len(head), *lines]
-        texts.append("\n".join("| " + " | ".join(cells) + " |" for cells in rows))
-    return "\n\n".join(texts) + "\n"
-
-
-def write(content: JsonView, directory: Place) -> Place:
-    """Write ``<name>.md`` and ``.json`` to a directory, each atomically; return the path of the first."""
-    text = directory / f"{content['name']}.md"
-    write_atomically(text, format_markdown(content))
-    write_atomically(directory / f"{content['name']}.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
-    return text
-
-
-def _make_trust_table(content: JsonView) -> list[list[str]]:
-    """Return the rows of the table of trust functions, the head first, without empty columns."""
-    config = content["config"]
+    config, students = content["config"], content["students"]
     columns: dict[str, Callable[[Json], str]] = {
         "set": lambda line: line["set"] if len(config["sets"]) > 1 else "",
         "variant": lambda line: line["variant"] if len(config["variants"]) > 1 else "",
@@ -217,20 +201,28 @@ def _make_trust_table(content: JsonView) -> list[list[str]]:
         "purity, difference (rows; seeds)": lambda line: _format_difference(line["differences"].get("purity")),
     }
     cells = {name: [write(line) for line in content["lines"]] for name, write in columns.items()}
-    kept = {name: texts for name, texts in cells.items() if any(texts)}
-    return [[*kept], *map(list, zip(*kept.values(), strict=True))]
+    filled = {name: texts for name, texts in cells.items() if any(texts)}
+    tables = [[[*filled], *map(list, zip(*filled.values(), strict=True))]]
+    if students:
+        models = list(dict.fromkeys(line["model"] for line in students))
+        order = [*(name for name in (BASE, TEACHER) if name in models), *(name for name in models if name in ARMS)]
+        by_variant: dict[str, dict[str, str]] = {}
+        for line in students:
+            against = _format_difference(line["against_ground_truth"])
+            text = _format_mean(line["accuracy"]) + (f", {against}" if against else "")
+            by_variant.setdefault(line["variant"], {})[line["model"]] = text
+        rows = [[name, *(texts.get(model, "") for model in order)] for name, texts in by_variant.items()]
+        tables.append([["variant", *order], *rows])
+    ruled = [[head, ["---"] * len(head), *rows] for head, *rows in tables]
+    return "\n\n".join("\n".join(f"| {' | '.join(row)} |" for row in rows) for rows in ruled) + "\n"
 
 
-def _make_student_table(content: JsonView) -> list[list[str]]:
-    """Return the rows of the table of students, the head first: accuracy, and its difference to ground truth."""
-    models = list(dict.fromkeys(line["model"] for line in content["students"]))
-    by_variant: dict[str, dict[str, str]] = {}
-    for line in content["students"]:
-        against = _format_difference(line["against_ground_truth"])
-        words = _format_mean(line["accuracy"]) + (f", {against}" if against else "")
-        by_variant.setdefault(line["variant"], {})[line["model"]] = words
-    order = [*(name for name in (BASE, TEACHER) if name in models), *(name for name in models if name in ARMS)]
-    return [["variant", *order], *([name, *(of.get(model, "") for model in order)] for name, of in by_variant.items())]
+def write(content: JsonView, directory: Place) -> Place:
+    """Write ``<name>.md`` and ``.json`` to a directory, each atomically; return the path of the first."""
+    text = directory / f"{content['name']}.md"
+    write_atomically(text, format_markdown(content))
+    write_atomically(directory / f"{content['name']}.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
+    return text
 
 
 def _format_mean(over: Json) -> str:
@@ -241,5 +233,5 @@ def _format_difference(found: Json | None) -> str:
     """Return a difference with its intervals over rows and over seeds."""
     if found is None or found["rows"]["value"] is None:
         return ""
-    words = [f"{part['low']:+.3f} to {part['high']:+.3f}" for part in found.values() if part is not None]
-    return f"{found['rows']['value']:+.3f} ({'; '.join(words)})"
+    intervals = [f"{part['low']:+.3f} to {part['high']:+.3f}" for part in found.values() if part is not None]
+    return f"{found['rows']['value']:+.3f} ({'; '.join(intervals)})"

@@ -62,7 +62,6 @@ class Coherence:
     def to_json(self) -> Json:
         """Return the findings as JSON: estimates with their intervals, and the distribution over rows at 101 points."""
         n = self.num_rows
-
         return {
             "n": n,
             "energy": [
@@ -91,7 +90,7 @@ def compute_coherence(batches: Batches, size: int) -> Coherence:
     energy_k = rows_Nk.mean(axis=0)
     without = []
     for group in range(GROUPS):
-        if group not in filled:  # all rows are left
+        if group not in filled:  # leaving it out changes nothing
             without.append(energy_k)
             continue
         left_DD, sum_k, num_left = total_DD.copy(), np.zeros(most), 0
@@ -146,6 +145,7 @@ def compute_energies(gradient_ND: Floats, vector_Dk: Floats) -> Floats:
 
 
 def _iter_kept(batches: Batches) -> Iterable[tuple[Int64s, Floats]]:
+    """Yield the batches in float64 without rows whose gradient is zero or not finite."""
     for ids_N, gradient_ND in batches():
         wide_ND = gradient_ND.astype(np.float64)
         kept_N = np.isfinite(wide_ND).all(axis=1) & (wide_ND != 0).any(axis=1)
@@ -153,7 +153,7 @@ def _iter_kept(batches: Batches) -> Iterable[tuple[Int64s, Floats]]:
 
 
 def _assign_groups(ids_N: Int64s) -> Int64s:
-    """Return the group of each row."""
+    """Return each row's group of the jackknife."""
     return (hash64(ids_N, 0) % np.uint64(GROUPS)).astype(np.int64)
 
 

@@ -52,7 +52,7 @@ def describe(inputs: FeatureInputs) -> dict[str, Out]:
                 seed=seed,
                 rows=table.stage.out("rows_of", arm),
             )
-            for arm, table in record["selections"].items()  # later ones lack arms with a chain of their own
+            for arm, table in record["selections"].items()  # later generations lack arms with chains of their own
         }
         compared = CompareGradients(
             name=f"gen-{record['index']}/coherence",

@@ -54,10 +54,10 @@ def draw_gaps(axes: "Axes", arms: Mapping[str, JsonView]) -> None:
 @as_chart("directions k (log scale)", "mean top-k energy")
 def draw_energies(axes: "Axes", arms: Mapping[str, JsonView]) -> None:
     """Draw each arm's mean top-k energy against k with 95 % bands (of many arms, only the reference arm's)."""
-    for index, (arm, found) in enumerate(arms.items()):
+    for arm, found, style in _iter_styled(arms):
         points = [(float(k), {**item, "high": min(item["high"], 1.0)}) for k, item in enumerate(found["energy"], 1)]
         has_band = arm == REFERENCE_ARM or len(arms) <= MOST_BANDS
-        draw_curve(axes, points, get_arm_style(arm, index), has_band=has_band)
+        draw_curve(axes, points, style, has_band=has_band)
     last = max(len(found["energy"]) for found in arms.values())
     ticks = [k for k in POWERS if k <= last]
     axes.set_xscale("log", base=2)

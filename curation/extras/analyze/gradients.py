@@ -50,13 +50,7 @@ FEWEST = 20
 
 def make_schema(size: int) -> pa.Schema:
     """Return the schema of gradients of ``size`` numbers."""
-    return pa.schema(
-        [
-            schemas.ROW_ID,
-            pa.field("gradient", pa.list_(pa.float32(), size)),
-            schemas.ERROR,
-        ]
-    )
+    return pa.schema([schemas.ROW_ID, pa.field("gradient", pa.list_(pa.float32(), size)), schemas.ERROR])
 
 
 class TakeGradients(Stage):
@@ -84,15 +78,15 @@ class TakeGradients(Stage):
 
     def run(self, task: Task) -> Done:
         """Compute the gradients of a sample of the rows, and report how many rows have none."""
-        ids_N, asked = io.read(self.rows, columns=["row_id"])["row_id"].to_numpy(), self.gradients
+        ids_N = io.read(self.rows, columns=["row_id"])["row_id"].to_numpy()
         with task.progress() as update:
             ref = compute_in_chunks(
                 partial(_compute_gradients, job=self),
-                draw_by_hash(ids_N, asked.rows, self.seed),
+                draw_by_hash(ids_N, self.gradients.rows, self.seed),
                 str(task.directory / "gradients.lance"),
                 make_schema(get_state_size(self.base, ())),
                 chunk_rows=CHUNK_ROWS,
-                resources={"num_cpus": asked.cpus, "num_gpus": asked.gpus},
+                resources={"num_cpus": self.gradients.cpus, "num_gpus": self.gradients.gpus},
                 guard=task.guard,
                 progress=update,
             )
@@ -124,13 +118,13 @@ class CompareGradients(Stage):
                 "analyze.gradients.rows or the budget, or turn them off by analyze.gradients: null"
             )
         num = min(map(len, enough.values()))
-        chosen = {arm: np.sort(draw_by_hash(ids_N, num, self.seed)) for arm, ids_N in enough.items()}
+        drawn = {arm: np.sort(draw_by_hash(ids_N, num, self.seed)) for arm, ids_N in enough.items()}
         measured: dict[str, Coherence] = {}
         with task.progress() as update:
-            of_arms = run_in_tasks(_measure_coherence, ((tables[arm], ids_N) for arm, ids_N in chosen.items()))
-            for arm, coherence in zip(chosen, of_arms, strict=True):
+            of_arms = run_in_tasks(_measure_coherence, ((tables[arm], ids_N) for arm, ids_N in drawn.items()))
+            for arm, coherence in zip(drawn, of_arms, strict=True):
                 measured[arm] = coherence
-                update(Standing(rows=len(measured), total=len(chosen), unit="arms"))
+                update(Standing(rows=len(measured), total=len(drawn), unit="arms"))
         against = measured.get(self.reference)
         arms = {
             arm: {
@@ -151,6 +145,7 @@ class CompareGradients(Stage):
 
 
 def _measure_coherence(ref: TableRef, row_ids_N: Int64s) -> Coherence:
+    """Return the coherence of the given rows of a table of gradients, which is streamed."""
     table = io.open_table(ref)
 
     def iter_gradients() -> Iterator[tuple[Int64s, Float32s]]:
@@ -166,21 +161,21 @@ def _measure_coherence(ref: TableRef, row_ids_N: Int64s) -> Coherence:
 
 def _compute_gradients(ids_M: Int64s, job: TakeGradients) -> pa.Table:
     """Return a chunk's rows with gradients; a row that is too long, or has no finite gradient, is an error row."""
-    asked, on_gpu = job.gradients, job.gradients.gpus > 0
-    torch.set_num_threads(asked.cpus)
-    dtype = choose_dtype(asked.dtype, job.base, on_gpu=on_gpu, half=HALF_TRAINING)
+    settings, on_gpu = job.gradients, job.gradients.gpus > 0
+    torch.set_num_threads(settings.cpus)
+    dtype = choose_dtype(settings.dtype, job.base, on_gpu=on_gpu, half=HALF_TRAINING)
     model, tokenizer = _load_base(job.base, dtype, "cuda" if on_gpu else "cpu")
-    longest_last: list[TrainingRow] = []
+    by_length: list[TrainingRow] = []
     rows: list[Json] = []
     for text in io.take(job.rows, ids_M, ["row_id", "prompt", "completion"]).to_pylist():
         pair = Pair(text["prompt"], text["completion"])
         if found := tokenize(tokenizer, [pair], job.max_length, chat_template=job.chat_template):
-            longest_last.append({**found[0], "row_id": text["row_id"]})
+            by_length.append({**found[0], "row_id": text["row_id"]})
         else:
             rows.append({"row_id": text["row_id"], "error": f"too_long: more than {job.max_length} tokens"})
-    longest_last.sort(key=lambda row: len(row["input_ids"]))
-    for start in range(0, len(longest_last), asked.batch_rows):
-        batch = longest_last[start : start + asked.batch_rows]
+    by_length.sort(key=lambda row: len(row["input_ids"]))
+    for start in range(0, len(by_length), settings.batch_rows):
+        batch = by_length[start : start + settings.batch_rows]
         gradient_BD = compute_row_gradients(model, batch, int(tokenizer.pad_token_id))
         for row, gradient_D in zip(batch, gradient_BD, strict=True):
             if np.isfinite(gradient_D).all():
@@ -199,10 +194,7 @@ def _load_base(base: ModelRef, dtype: str, device: str) -> "tuple[PreTrainedMode
 
 
 def compute_row_gradients(model: "PreTrainedModel", rows: Sequence[TrainingRow], pad: int) -> Float32s:
-    """Return the gradients of rows [B, D] by a model in evaluation mode, whose weights are frozen.
-
-    All come from one forward pass.
-    """
+    """Freeze a model in evaluation mode, and return the gradients of rows [B, D] from one forward pass."""
     from train.sft import collate, compute_completion_loss
 
     head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
@@ -232,6 +224,6 @@ def compute_row_gradients(model: "PreTrainedModel", rows: Sequence[TrainingRow],
         hook.remove()
     rows_1KV, labels_1K = logits_BKV.split(1), labels_BK.split(1)
     loss_B = torch.stack(list(map(compute_completion_loss, rows_1KV, labels_1K)))
-    # The rows do not touch each other, so that the gradient of the sum of their losses holds each row's own.
+    # No row's loss depends on another row, so the gradient of the sum of losses consists of each row's own.
     (gradient_BKD,) = torch.autograd.grad(loss_B.sum(), held["hidden"])
     return np.asarray(gradient_BKD.float().sum(dim=1).cpu().numpy())

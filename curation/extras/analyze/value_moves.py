@@ -9,6 +9,7 @@ unclipped gaps.
 
 import asyncio
 import shutil
+from collections import Counter
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -36,7 +37,7 @@ from curation.tables import io, schemas
 if TYPE_CHECKING:
     import chess
     from chess import engine
-else:  # its tables take half a second, which looks at runs without chess do not pay
+else:  # its import takes half a second, which commands without chess need not spend
     chess, engine = Lazy("chess"), Lazy("chess.engine")
 
 GAMES = "/usr/games"
@@ -93,11 +94,11 @@ class ValueMoves(Stage):
     def run(self, task: Task) -> Done:
         """Value the moves of all arms' rows together, and report how many rows could not be valued."""
         drawn = {arm: _draw_differing(self, ref) for arm, ref in self.selections.items()}
-        every_N = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *(drawn_M for drawn_M, _ in drawn.values())]))
+        all_N = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *(drawn_M for drawn_M, _ in drawn.values())]))
         with task.progress() as update:
             table = compute_in_chunks(
                 partial(_evaluate_rows, job=self),
-                every_N,
+                all_N,
                 str(task.directory / "advantages.lance"),
                 ADVANTAGES,
                 chunk_rows=CHUNK_ROWS,
@@ -108,37 +109,33 @@ class ValueMoves(Stage):
         if num_failed:
             task.say(f"{num_failed:,} of {num_rows:,} rows could not be valued; the table has their errors")
         names = sorted({name for name in io.read(table, columns=["engine"])["engine"].to_pylist() if name})
+        arms: Json = {}
+        for arm, (drawn_M, counts) in drawn.items():
+            rows = io.take(table, drawn_M)
+            kinds = Counter(get_error_kind(error) for error in rows["error"].to_pylist() if error is not None)
+            valued = rows.filter(rows["error"].is_null())
+            gold_N, chosen_N = (
+                to_centipawns(*(valued[f"{move}_{unit}"].cast(pa.float64()).to_numpy() for unit in ("cp", "mate")))
+                for move in ("gold", "chosen")
+            )
+            compared = compare_moves(gold_N, chosen_N, equal_within=self.engine.equal_within)
+            arms[arm] = {**counts, "errors": dict(sorted(kinds.items())), **compared}
         found = {
             "engine": ", ".join(names),
             "nodes": self.engine.nodes,
             "equal_within": self.engine.equal_within,
             "num_rows": num_rows,
             "num_failed": num_failed,
-            "arms": {
-                arm: {**counts, **_summarise_arm(table, drawn_M, self.engine.equal_within)}
-                for arm, (drawn_M, counts) in drawn.items()
-            },
+            "arms": arms,
         }
         return Done(outputs=self.Made(found=found, table=table), rows=num_rows)
-
-
-def _summarise_arm(table: TableRef, drawn_M: Int64s, equal_within: int) -> Json:
-    asked = io.take(table, drawn_M)
-    kinds = [get_error_kind(error) for error in asked["error"].to_pylist() if error is not None]
-    healthy = asked.filter(asked["error"].is_null())
-    gold_N, chosen_N = (
-        to_centipawns(*(healthy[f"{move}_{unit}"].cast(pa.float64()).to_numpy() for unit in ("cp", "mate")))
-        for move in ("gold", "chosen")
-    )
-    errors = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
-    return {"errors": errors, **compare_moves(gold_N, chosen_N, equal_within=equal_within)}
 
 
 def _draw_differing(job: ValueMoves, selection: TableRef) -> tuple[Int64s, Json]:
     """Return at most ``engine.rows`` ids of rows whose weak label is a move unlike gold's, and counts of all."""
     table = io.read(selection, columns=["row_id", "label"])
     ids_N, parsed_N = table["row_id"].to_numpy(), table["label"].is_valid().to_numpy()
-    place_N = io.find_offsets(job.grades, ids_N)  # of a large pool only the selected rows' grades are held
+    place_N = io.find_offsets(job.grades, ids_N)  # only grades of selected rows are held in memory
     wrong_N = place_N >= 0
     correct_M = io.take_offsets(job.grades, place_N[wrong_N], ["correct"])["correct"]
     wrong_N[wrong_N] = ~correct_M.to_numpy().astype(np.bool_)
@@ -158,17 +155,17 @@ def _evaluate_rows(ids_M: Int64s, job: ValueMoves) -> pa.Table:
     position = get_position_function(domain)
     assert position is not None, "a run whose labels are no moves has no such stage"
     examples = io.take(job.examples, ids_M, ["row_id", *domain.columns.names]).to_pylist()
-    gold = io.take(job.audit, ids_M, ["gold"])["gold"].to_pylist()
-    chosen = io.take(job.labels, ids_M, ["label"])["label"].to_pylist()
+    golds = io.take(job.audit, ids_M, ["gold"])["gold"].to_pylist()
+    weak_labels = io.take(job.labels, ids_M, ["label"])["label"].to_pylist()
     rows = []
     with UciEngine(job.engine) as player:
-        for example, right, weak in zip(examples, gold, chosen, strict=True):
-            row: Json = {"row_id": example["row_id"], "gold": right, "chosen": weak, "engine": player.name}
+        for example, gold, weak in zip(examples, golds, weak_labels, strict=True):
+            row: Json = {"row_id": example["row_id"], "gold": gold, "chosen": weak, "engine": player.name}
             fen, problem = attempt(position, example)
             try:
                 if fen is None:
                     raise RowError(problem)
-                values = {"gold": player.value(fen, right), "chosen": player.value(fen, weak)}
+                values = {"gold": player.value(fen, gold), "chosen": player.value(fen, weak)}
                 for move, (centipawns, mate) in values.items():
                     row |= {f"{move}_cp": centipawns, f"{move}_mate": mate}
             except RowError as error:
@@ -294,8 +291,8 @@ class UciEngine:
         try:
             process = engine.SimpleEngine.popen_uci(self._path, timeout=START_SECONDS)
             fixed = {"Threads": 1, "Hash": config.hash_mb}
-            known = {name: value for name, value in fixed.items() if name in process.options}
-            process.configure({**config.options, **known})
+            supported = {name: value for name, value in fixed.items() if name in process.options}
+            process.configure({**config.options, **supported})
         except (TimeoutError, engine.EngineError, OSError) as error:
             if process is not None:
                 process.close()

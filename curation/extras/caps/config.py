@@ -8,7 +8,7 @@ from curation.config.base import PositiveInt, Share
 from curation.config.selection import CoreSelection
 
 
-def _count_or_share(value: object) -> Any:
+def _require_count_or_share(value: object) -> Any:
     """Refuse values that are neither a count nor a share, such as 1.0, which could mean either."""
     if isinstance(value, bool) or not isinstance(value, int | float | None):
         raise ValueError(f"{value!r} is not a number; give a number of rows, e.g. 20, or a share of n, e.g. 0.01")
@@ -20,7 +20,7 @@ def _count_or_share(value: object) -> Any:
 class CapKeys(CoreSelection):
     """The keys of a cap in the section ``selection``."""
 
-    max_per_label: Annotated[PositiveInt | Share | None, BeforeValidator(_count_or_share)] = None
+    max_per_label: Annotated[PositiveInt | Share | None, BeforeValidator(_require_count_or_share)] = None
     """Maximum number of rows with the same label in every arm: a number (``20``), or a share of n (``0.01``); unset: no
     limit. The best rows of a label are taken. If fewer than n rows fit, all arms select the number that fits in each.
     No guarantee of ``budget.risk`` holds for rows selected under this limit (docs/budget.md)."""
@@ -34,7 +34,7 @@ class CapKeys(CoreSelection):
         return found if self.max_per_label is None else {**found, "max_per_label": self.max_per_label_by}
 
     @model_validator(mode="after")
-    def _counts_what_it_caps(self) -> Self:
+    def _check_cap(self) -> Self:
         if self.max_per_label is None and self.max_per_label_by != "label":
             raise ValueError("max_per_label_by: nothing is counted by it without max_per_label; set that, too")
         if self.budget.is_by_label and self.max_per_label is not None:

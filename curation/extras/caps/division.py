@@ -6,7 +6,7 @@ own.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,14 +72,13 @@ class LabelKeys:
 
     def reader(self) -> Reader:
         """Return a reader for one pass, which holds 24 bytes per run of consecutive ids of the table that it reads."""
-        read_column = None
-        if self.by != BY_LABEL:
-            read_column = _make_column_reader(self.pool, self.by)
-        elif self.audit is not None:
-            read_column = _make_column_reader(self.audit, "gold")
+        ref, name = (self.audit, "gold") if self.by == BY_LABEL else (self.pool, self.by)
+        find_offsets = None if ref is None else io.make_offset_finder(ref)
 
         def read(row_ids_M: Int64s, weak_M: pa.Array) -> Labels:
-            text_M = weak_M if read_column is None else read_column(row_ids_M)
+            text_M = weak_M
+            if ref is not None and find_offsets is not None:
+                text_M = io.take_offsets(ref, find_offsets(row_ids_M), [name])[name].combine_chunks()
             try:
                 hash_M = hash_texts(pc.cast(text_M, pa.string()))
             except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
@@ -91,22 +90,17 @@ class LabelKeys:
         return read
 
 
-def _make_column_reader(ref: TableRef, name: str) -> Callable[[Int64s], pa.Array]:
-    find = io.make_offset_finder(ref)
-    return lambda row_ids_M: io.take_offsets(ref, find(row_ids_M), [name])[name].combine_chunks()
-
-
 class CapDivision(RowDivision[int]):
-    """A cap: an arm may take a row only if fewer than so many rows with its label rank before it.
+    """A cap: an arm takes the best rows of each label, up to the maximum number.
 
-    The label is the one that the arm teaches, so that the rows of ``ground_truth`` count by their gold labels; a
-    ranking gold arm has the rows of its weak twin, which count by their weak labels.
+    The label is the one that the arm teaches, so the rows of ``ground_truth`` count by their gold labels; a ranking
+    gold arm has the rows of its weak twin, which count by their weak labels.
     """
 
     leaves_fewer = True
 
     def set(self, budget: ComputedBudget) -> int | None:
-        """Return the number of rows of a label: the number of the configuration, or its share of n, at least 1."""
+        """Return the cap: the configuration's number of rows, or its share of n, at least 1; None if there is none."""
         limit = self._keys.max_per_label
         return limit if limit is None or isinstance(limit, int) else max(1, count_share(limit, budget.n))
 

@@ -84,7 +84,7 @@ class _BestRows(Stage):
     seed: int
     """Seed of the run, so that ties are broken as in the selection."""
 
-    def best(self) -> Int64s:
+    def rank_rows(self) -> Int64s:
         """Return the ids of the rows to check, best first."""
         trust, seed = ARMS[self.arm].trust, derive(self.seed, "draw")
         known = None if self.labelled is None else collect_seen_labels(self.labelled, self.domain)
@@ -142,7 +142,7 @@ class CheckBest(_BestRows):
 
     def run(self, task: Task) -> Done:
         """Run the program on the rows that have no verdict yet."""
-        best_n = self.best()
+        best_n = self.rank_rows()
         uri, checked_N, num_new = self.open_kept(task, [self.domain, self.checker], best_n, schemas.GRADES)
         with task.progress() as update:
             tables = (self.labels, None, self.pool)
@@ -171,7 +171,7 @@ class CheckBestByJudge(_BestRows, AskModel):
         """Ask the judge about the rows that have no verdict yet."""
         options = self.domain.judge
         assert options is not None, "the domain's check is a judge"
-        best_n = self.best()
+        best_n = self.rank_rows()
         model = None if self.teacher.model is None else self.teacher.model.to_json()
         ask = self.teacher.ask.without({*AskConfig.SPREAD, "decoding"})
         checked_by = [self.domain, model, ask, str(self.teacher.backend), self.decoding]
@@ -191,11 +191,11 @@ class CheckBestByJudge(_BestRows, AskModel):
 
 
 def _make_verdicts(found: pa.Table) -> pa.Table:
-    """Return a judge's answers as verdicts: right if above 1/2; wrong, with the problem, if there is no answer."""
-    right = pc.fill_null(pc.greater(found["value"], 0.5), False)
+    """Return a judge's answers as verdicts: correct if above 1/2; wrong, with the problem, if there is no answer."""
+    correct = pc.fill_null(pc.greater(found["value"], 0.5), False)
     pairs = zip(found["value"].to_pylist(), found["error"].to_pylist(), strict=True)
     problems = [None if value is not None else describe_no_verdict(error) for value, error in pairs]
-    return pa.table([found["row_id"], right, pa.array(problems, pa.string())], names=VERDICT)
+    return pa.table([found["row_id"], correct, pa.array(problems, pa.string())], names=VERDICT)
 
 
 def describe_check(inputs: FeatureInputs) -> dict[str, Out]:
@@ -223,8 +223,8 @@ def describe_check(inputs: FeatureInputs) -> dict[str, Out]:
     else:
         judge, model = inputs.config.judge, generation.helpers.get(JUDGE)
         assert judge is not None and model is not None, "a judge that is asked is among the models"
-        asked = model.changed(**AskConfig.BARE)
-        stage = CheckBestByJudge(**arguments, teacher=asked, decoding=judge.decoding, **generation.settings)
+        teacher = model.changed(**AskConfig.BARE)
+        stage = CheckBestByJudge(**arguments, teacher=teacher, decoding=judge.decoding, **generation.settings)
     return {"left_out": stage.out("left_out"), "counts": stage.value("counts")}
 
 

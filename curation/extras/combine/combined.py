@@ -12,6 +12,7 @@ benchmark share test rows (``test_rows`` counts them), a test row is a cluster o
 averages over rows are then too narrow, and readers should use ``runs``.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,7 +24,7 @@ from curation.arms import ARMS
 from curation.arrays import Int64s
 from curation.commands.printing import format_percent_interval
 from curation.errors import CombineError
-from curation.extras.combine.runs import Part, read_parts, to_estimate
+from curation.extras.combine.runs import Part, read_parts
 from curation.json_types import Json
 from curation.report.headline import format_difference, make_environment
 from curation.report.html import write_page
@@ -40,13 +41,25 @@ def combine(directories: Sequence[str], output: str | None) -> tuple[Json, Place
         raise CombineError(f"--output: {folder} is a file; name a folder for combined.html and combined.json")
     parts = read_parts(directories)
     benchmarks = [part.benchmark for part in parts]
+    ids: dict[str, list[Int64s]] = {}
+    for part in parts:
+        if part.tests:
+            ids.setdefault(part.benchmark, []).append(next(iter(part.tests.values()))[0].row_ids_N)
+    # Fewer than the total number of test rows are distinct if runs of a benchmark share some.
+    tested = [np.concatenate(of_runs) for of_runs in ids.values()]
+    total, distinct = sum(map(len, tested)), sum(len(np.unique(ids_N)) for ids_N in tested)
     content: Json = make_finite(
         {
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "domain": parts[0].run.domain.name,
             "benchmarks": {name: benchmarks.count(name) for name in dict.fromkeys(benchmarks)},
             "runs": [_describe_run(part) for part in parts],
-            **_average_parts(parts),
+            "arms": [_combine_arm(name, parts, shared=distinct < total) for name in parts[0].arms],
+            "teacher": {
+                what: average(parts, [part.generation["teacher"][what] for part in parts]) for what in ("test", "pool")
+            },
+            "base": average(parts, [part.generation["base"] for part in parts]),
+            "test_rows": {"total": total, "distinct": distinct} if ids else None,
         }
     )
     page, _ = write_page("curation.extras.combine:combined.html.j2", "combined", content, folder)
@@ -61,39 +74,24 @@ def average(parts: Sequence[Part], values: Sequence[Json | None]) -> Json | None
     ``low`` and ``high`` are about rows, ``n`` is their number, ``runs`` is the interval over runs, and ``num_runs`` the
     number of runs that have a value.
     """
-    taken = [(part.benchmark, to_estimate(value)) for part, value in zip(parts, values, strict=True)]
-    kept = [(benchmark, estimate) for benchmark, estimate in taken if estimate is not None]
-    if not kept:
+    strata, estimates = [], []
+    for part, found in zip(parts, values, strict=True):
+        if found is not None and found["value"] is not None:
+            low, high = (math.nan if found[bound] is None else float(found[bound]) for bound in ("low", "high"))
+            strata.append(part.benchmark)
+            estimates.append(metrics.Estimate(value=float(found["value"]), low=low, high=high, n=int(found["n"])))
+    if not estimates:
         return None
-    strata = [benchmark for benchmark, _ in kept]
-    mean = metrics.average_over_strata([estimate for _, estimate in kept], strata)
-    runs = metrics.average_over_runs([estimate.value for _, estimate in kept], strata)
-    return {**mean.to_json(), "num_runs": len(kept), "runs": None if runs is None else runs.to_json()}
-
-
-def _average_parts(parts: Sequence[Part]) -> Json:
-    """Return the averages of all runs; fewer than ``total`` test rows are ``distinct`` if runs share some."""
-    ids: dict[str, list[Int64s]] = {}
-    for part in parts:
-        if part.tests:
-            ids.setdefault(part.benchmark, []).append(next(iter(part.tests.values()))[0].row_ids_N)
-    every = [np.concatenate(of_runs) for of_runs in ids.values()]
-    total, distinct = sum(map(len, every)), sum(len(np.unique(ids_N)) for ids_N in every)
-    return {
-        "arms": [_combine_arm(name, parts, shared=distinct < total) for name in parts[0].arms],
-        "teacher": {
-            what: average(parts, [part.generation["teacher"][what] for part in parts]) for what in ("test", "pool")
-        },
-        "base": average(parts, [part.generation["base"] for part in parts]),
-        "test_rows": {"total": total, "distinct": distinct} if ids else None,
-    }
+    mean = metrics.average_over_strata(estimates, strata)
+    runs = metrics.average_over_runs([estimate.value for estimate in estimates], strata)
+    return {**mean.to_json(), "num_runs": len(estimates), "runs": None if runs is None else runs.to_json()}
 
 
 def _combine_arm(name: str, parts: Sequence[Part], *, shared: bool) -> Json:
     arms, gold = [part.arms[name] for part in parts], ARMS[name].gold
     against_teacher = _pool_rows(name, TEACHER, parts, shared=shared)
     teacher = None if against_teacher is None else convert_comparison(metrics.compare_rows(against_teacher))
-    held = next((reason for arm in arms if (reason := arm.get("withheld"))), None)
+    withheld_why = next((reason for arm in arms if (reason := arm.get("withheld"))), None)
     unlike = any(part.generation["asked_unlike"] for part in parts)
     against = [arm["against_ground_truth"] for arm in arms]
     return {
@@ -104,10 +102,10 @@ def _combine_arm(name: str, parts: Sequence[Part], *, shared: bool) -> Json:
         "purity_by_definition": gold,
         "purity": average(parts, [arm["purity"] for arm in arms]),
         "accuracy": average(parts, [arm["accuracy"] for arm in arms]),
-        **_combine_recovery(name, parts, withheld=held is not None),
-        "withheld": held,
+        **_combine_recovery(name, parts, withheld=withheld_why is not None),
+        "withheld": withheld_why,
         "difference": average(parts, [None if of is None else {**of, "value": of["difference"]} for of in against]),
-        **_combine_comparison(name, parts, shared=shared, withheld=held is not None),
+        **_combine_comparison(name, parts, shared=shared, withheld=withheld_why is not None),
         "against_teacher": teacher,
         "weak_to_strong": None if teacher is None or gold or unlike else teacher["low"] > 0,
     }
@@ -178,7 +176,7 @@ def _pool_rows(first: str, second: str, parts: Sequence[Part], *, shared: bool) 
     pooled = metrics.pool_strata(strata)
     if pooled.cluster_N is not None or not (shared or any(rows.cluster_N is not None for rows in strata)):
         return pooled
-    # A row of a run without clusters is its own.
+    # In a run without clusters, each row is a cluster of its own.
     return replace(pooled, cluster_N=np.unique(np.concatenate(keys, axis=1), axis=1, return_inverse=True)[1].ravel())
 
 

@@ -123,9 +123,21 @@ def _explain_stack(run: RecordedRun, index: int, labels: TableRef, row_id: int) 
 
 
 def _explain_arm(run: RecordedRun, labels: TableRef, row_id: int, arm: str, made: Json) -> Json:
-    """Return a row's state in an arm: rank and completion if it is selected, its scores, and the cut."""
+    """Return a row's state in an arm: rank and completion if it is selected, its scores, and the cut.
+
+    A row without a label or a raw score has no trust.
+    """
     row = run.one(TableRef.from_json(made["table"]), row_id) if made["num_rows"] else None
-    own, (raw, trust) = row or {}, _score_row(labels, row_id, ARMS[arm].trust) if ARMS[arm].ranked else (None, None)
+    own: Json = row or {}
+    raw: float | None = None
+    trust: float | None = None
+    function = get_trust(ARMS[arm].trust, 0) if ARMS[arm].ranked else None
+    if function is not None and set(function.features) <= set(io.open_table(labels).schema.names):
+        columns = list(dict.fromkeys(["label", *function.features]))
+        scored = io.take(labels, np.array([row_id], dtype=np.int64), columns).combine_chunks().to_batches()[0]
+        score = float(function.raw_score(scored)[0])
+        if scored.column("label")[0].is_valid and np.isfinite(score):
+            raw, trust = score, float(function.score(scored)[0])
     return {
         "selected": row is not None,
         "left_out": None,
@@ -136,16 +148,3 @@ def _explain_arm(run: RecordedRun, labels: TableRef, row_id: int, arm: str, made
         "threshold": made["threshold"],
         **{name: own.get(name) for name in ("completion", "label", "label_source", "completion_source")},
     }
-
-
-def _score_row(labels: TableRef, row_id: int, function: str) -> tuple[float | None, float | None]:
-    """Return the row's raw score and trust by a trust function; ``None`` if it has no label or no score."""
-    trust = get_trust(function, 0)
-    if not set(trust.features) <= set(io.open_table(labels).schema.names):
-        return None, None
-    columns = list(dict.fromkeys(["label", *trust.features]))
-    own = io.take(labels, np.array([row_id], dtype=np.int64), columns).combine_chunks().to_batches()[0]
-    raw = float(trust.raw_score(own)[0])
-    if not own.column("label")[0].is_valid or not np.isfinite(raw):
-        return None, None
-    return raw, float(trust.score(own)[0])

@@ -55,10 +55,18 @@ def make_cascade(fit: Fit, folder: Path) -> tuple[Cascade, PartFiles] | str:
     labels = TableRef.from_json(fit.record.inputs["labels"])
     if io.count(labels, filter="option_logprobs IS NOT NULL"):
         return "its rows have options to choose from, and then the prompt is most of the cost"
+    answered = io.read(labels, columns=["row_id"], filter=io.make_answered_filter(labels))
+    answered_N: Int64s = answered["row_id"].to_numpy()
+    full, seed = load_fitted(fit.trust), derive(fit.seed, "first cut held out")
+    share = HELD_OUT * len(answered_N) / max(1, int(has_held_out_score(full, answered_N).sum()))
+
+    def is_reserved(ids_N: Int64s) -> Bools:
+        """Mask the source rows that set the threshold: rows with a held-out score, at most ``HELD_OUT`` of all."""
+        return (hash_unit(ids_N, seed) < share) & has_held_out_score(full, ids_N)
+
     try:
-        sets = _make_threshold_mask(fit, labels)
-        first = _fit_first_cut(fit, inputs, labels, sets, folder)
-        split, rows = _find_held_out(fit, first, labels, sets)
+        first = _fit_first_cut(fit, inputs, labels, is_reserved, folder)
+        split, rows = _find_held_out(fit, first, labels, is_reserved, answered_N)
     except DegenerateSourceError as error:
         return f"the source has too few rows to fit it on ({error})"
     if rows is None:
@@ -76,48 +84,33 @@ def make_cascade(fit: Fit, folder: Path) -> tuple[Cascade, PartFiles] | str:
     return cascade, PartFiles(first, partial(write_held_out, rows))
 
 
-def _fit_first_cut(fit: Fit, inputs: tuple[str, ...], labels: TableRef, sets: Mask, folder: Path) -> TrustRef:
-    """Return the function of prompts, fitted on other rows than those of ``sets`` to find what the package selects."""
+def _fit_first_cut(fit: Fit, inputs: tuple[str, ...], labels: TableRef, is_reserved: Mask, folder: Path) -> TrustRef:
+    """Return a trust function of prompts, fitted to find what the package selects, on rows that are not reserved."""
     from train.trust import fit_rows, read_rows
 
     config = TrustConfig(states=inputs, fit_on="all", validation_fraction=fit.settings.validation_fraction)
-    drawn, uri = (
-        _make_draw(MOST_ROWS / max(1, io.count(labels)), derive(fit.seed, "first cut")),
-        str(folder / "wanted.lance"),
-    )
-    goal = write_cut_target(labels, fit.trust, lambda ids_N: drawn(ids_N) & ~sets(ids_N), keep=KEEP, uri=uri)
-    rows = read_rows(labels, goal, config, seed=fit.seed)
+    share, seed = MOST_ROWS / max(1, io.count(labels)), derive(fit.seed, "first cut")
+
+    def takes(ids_N: Int64s) -> Bools:
+        return (hash_unit(ids_N, seed) < share) & ~is_reserved(ids_N)
+
+    target = write_cut_target(labels, fit.trust, takes, keep=KEEP, uri=str(folder / "wanted.lance"))
+    rows = read_rows(labels, target, config, seed=fit.seed)
     return fit_rows(KIND, rows, config, seed=fit.seed, origin={"keep": KEEP}).save(folder / "first")
 
 
-def _find_held_out(fit: Fit, first: TrustRef, labels: TableRef, sets: Mask) -> tuple[str, HeldOut | None]:
-    """Return split and held-out rows: the calibration split if its states are stored, else rows that no fit saw."""
+def _find_held_out(
+    fit: Fit, first: TrustRef, labels: TableRef, is_reserved: Mask, answered_N: Int64s
+) -> tuple[str, HeldOut | None]:
+    """Return a split and its held-out rows: calibration rows if their states are stored, else unfitted source rows."""
     labelled = fit.labels("calibration")
     features = {name for ref in (first, fit.trust) for name in load_fitted(ref).features}
     if labelled is not None and matches_fit(fit, labelled):
         found = TableRef.from_json(labelled.outputs["labels"])
         if features <= set(io.open_table(found).schema.names):
             return "calibration", collect_held_out(found, first, fit.trust, lambda ids_N: np.ones_like(ids_N, np.bool_))
-    are_there = sets(_read_answered_ids(labels)).any()
-    return "source", collect_held_out(labels, first, fit.trust, sets) if are_there else None
-
-
-def _make_threshold_mask(fit: Fit, labels: TableRef) -> Mask:
-    """Return a function that masks the source rows for the threshold: held-out rows, at most ``HELD_OUT`` of all."""
-    function, ids_N = load_fitted(fit.trust), _read_answered_ids(labels)
-    num_held_out = int(has_held_out_score(function, ids_N).sum())
-    drawn = _make_draw(HELD_OUT * len(ids_N) / max(num_held_out, 1), derive(fit.seed, "first cut held out"))
-    return lambda row_ids_N: drawn(row_ids_N) & has_held_out_score(function, row_ids_N)
-
-
-def _make_draw(share: float, seed: int) -> Mask:
-    """Return a function that masks a share of the rows, by a hash of their ids."""
-    return lambda row_ids_N: hash_unit(row_ids_N, seed) < share
-
-
-def _read_answered_ids(labels: TableRef) -> Int64s:
-    ids_N: Int64s = io.read(labels, columns=["row_id"], filter=io.make_answered_filter(labels))["row_id"].to_numpy()
-    return ids_N
+    has_rows = is_reserved(answered_N).any()
+    return "source", collect_held_out(labels, first, fit.trust, is_reserved) if has_rows else None
 
 
 def write_cut_target(labels: TableRef, full: TrustRef, takes: Mask, *, keep: float, uri: str) -> TableRef:
@@ -138,10 +131,10 @@ def write_cut_target(labels: TableRef, full: TrustRef, takes: Mask, *, keep: flo
             f"{labels.uri}: no answered row to fit a first cut on; `curate inspect` shows why its rows failed"
         )
     num, order = len(ids_N), np.argsort(-np.nan_to_num(raw_N, nan=-np.inf), kind="stable")
-    chosen_N = np.zeros(num, dtype=np.bool_)
-    chosen_N[order[: round(keep * num)]] = True
-    chosen_N &= ~np.isnan(raw_N)
-    columns = [ids_N, chosen_N, np.zeros(num, dtype=np.bool_), pa.nulls(num, pa.string()), ids_N]
+    selected_N = np.zeros(num, dtype=np.bool_)
+    selected_N[order[: round(keep * num)]] = True
+    selected_N &= ~np.isnan(raw_N)
+    columns = [ids_N, selected_N, np.zeros(num, dtype=np.bool_), pa.nulls(num, pa.string()), ids_N]
     return io.write(pa.table(columns, schema=schemas.GRADES).sort_by("row_id"), uri)
 
 
@@ -158,8 +151,8 @@ def collect_held_out(labels: TableRef, first: TrustRef, full: TrustRef, takes: M
         full_B = _score_selectable(batch, functions[1].source_score(batch))
         parts.append([functions[0].raw_score(batch).astype(np.float64), full_B, *tokens])
     first_M, full_M, *tokens = (np.concatenate(column) for column in zip(*parts, strict=True))
-    asked_M, answered_M = (tokens_M.astype(np.int64) for tokens_M in tokens)
-    return HeldOut(first_M=first_M, full_M=full_M, prompt_tokens_M=asked_M, output_tokens_M=answered_M)
+    prompt_M, output_M = (tokens_M.astype(np.int64) for tokens_M in tokens)
+    return HeldOut(first_M=first_M, full_M=full_M, prompt_tokens_M=prompt_M, output_tokens_M=output_M)
 
 
 def _iter_answered(labels: TableRef, functions: Sequence[StateTrust], takes: Mask) -> Iterator[pa.RecordBatch]:

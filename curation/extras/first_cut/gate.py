@@ -66,10 +66,10 @@ class FirstCutRule(GateRule):
 
 
 class PromptGate:
-    """A gate that scores prompts in a process, and holds the scores until they are written."""
+    """A gate that scores prompts in a worker process, and holds the scores until they are written."""
 
     def __init__(self, cut: FirstCutRule, kept: Sequence[str]) -> None:
-        """Take the rule of a first ``cut``; refuse a function that reads ``kept`` states of more than the prompt."""
+        """Refuse a ``cut`` whose function reads ``kept`` states other than the prompt's."""
         self._cut, self._trust = cut, load_fitted(cut.function)
         features = self._trust.features
         self.states = tuple(state for state in kept if schemas.get_state_column(state) in features)
@@ -152,11 +152,11 @@ def settle(inputs: FilterInputs) -> FilterGate:
     return replace(off, rule=rule, inputs=packaged.inputs, states=packaged.states, note=note)
 
 
-def _choose_goal(inputs: FilterInputs, asked: CascadeConfig, packaged: Cascade) -> dict[str, float]:
-    """Return the goal, of existing labels or of ``keep``: ``share`` or least ``trust``, ``loss`` and ``confidence``."""
+def _choose_goal(inputs: FilterInputs, section: CascadeConfig, packaged: Cascade) -> dict[str, float]:
+    """Return the goal (``share`` or least ``trust``, ``loss``, ``confidence``) of existing labels or of ``keep``."""
     keep, before = inputs.config.keep, inputs.labelled.get("first_cut", {}).get("goal")
     among = inputs.cut_rounds or list(inputs.rounds)
-    if inputs.cut_rounds is None and before is None:  # the first round alone: then files that come meanwhile count not
+    if inputs.cut_rounds is None and before is None:  # files that arrive during the first round do not count
         among = among[:1]
     num_rows = sum(inputs.rounds[name] for name in among)
     kind, value = "trust", keep.threshold
@@ -174,7 +174,7 @@ def _choose_goal(inputs: FilterInputs, asked: CascadeConfig, packaged: Cascade) 
                 f"{before[name]:g}), so that some of them were dropped; filter into another output"
             )
         value = before[kind]
-    limits = {name: getattr(asked, name) or float(packaged.cut[name]) for name in ("loss", "confidence")}
+    limits = {name: getattr(section, name) or float(packaged.cut[name]) for name in ("loss", "confidence")}
     return {kind: value, **limits}
 
 

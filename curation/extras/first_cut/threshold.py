@@ -93,8 +93,8 @@ def read_held_out(package: TrustPackage) -> HeldOut:
     with package.reading(FILE):
         table = read_rows(fetch_folder(package.uri) / FILE, SCHEMA)
         first_M, full_M = (to_floats(table[name]).astype(np.float64) for name in ("first", "raw"))
-        asked, answered = (table[name].to_numpy().astype(np.int64) for name in ("prompt_tokens", "output_tokens"))
-    return HeldOut(first_M=first_M, full_M=full_M, prompt_tokens_M=asked, output_tokens_M=answered)
+        prompt_M, output_M = (table[name].to_numpy().astype(np.int64) for name in ("prompt_tokens", "output_tokens"))
+    return HeldOut(first_M=first_M, full_M=full_M, prompt_tokens_M=prompt_M, output_tokens_M=output_M)
 
 
 def find_first_cut(

@@ -51,9 +51,7 @@ def draft_config(task: DetectedTask, config: Path, model: str, *, guessed_model:
         is_guessed=guessed_model,
         num_pool=num_pool,
         arms=["internal_confidence"] if task.given is None else [*map(make_given_column, task.given.confidence)],
-        ids=[
-            name for name in columns if is_id(name) and name not in SELECTION.names
-        ],  # they tell the pool's rows apart
+        ids=[name for name in columns if is_id(name) and name not in SELECTION.names],
     )
 
 
@@ -66,7 +64,7 @@ def _make_relative(path: str, folder: Path) -> str:
 
 
 class OneLine(yaml.SafeDumper):
-    """A writer of YAML that keeps a text of several lines on one, in quotes."""
+    """A YAML writer that puts a text of several lines on one line, in quotes."""
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
         """Return the node of a text."""

@@ -1,13 +1,13 @@
 """Files of rows for ``curate init --data``: their columns, a sample of rows, and what columns hold.
 
-Columns are told by their names or, for answers, by their values: lists of labels, objects, or texts.
+A column's role is guessed from its name or, for answers, from its values: lists of labels, objects, or texts.
 """
 
 import json
 import keyword
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,17 +65,11 @@ class TableFiles:
         """Return the share of sampled rows with a value in a column; 0 if there is no such column."""
         return len(self.values(column)) / max(1, len(self.sample))
 
-    def batches(self, column: str) -> Iterator[list[Any]]:
-        """Yield the non-missing values of a column in all rows, batch by batch."""
-        for file in self.files:
-            for batch in read_rows(file, columns=[column]):
-                yield [row[column] for row in to_raw_rows(batch) if row.get(column) is not None]
-
     def counts(self, column: str) -> Counter[str]:
         """Count the values of a column, as texts, in all rows or until there are more than ``MOST_VALUES`` values."""
         found: Counter[str] = Counter()
-        for values in self.batches(column):
-            found.update(map(_to_text, values))
+        for batch in (batch for file in self.files for batch in read_rows(file, columns=[column])):
+            found.update(_to_text(row[column]) for row in to_raw_rows(batch) if row.get(column) is not None)
             if len(found) > MOST_VALUES:
                 break
         return found
@@ -107,8 +101,8 @@ def look(path: str) -> TableFiles:
         if not columns:
             raise SourceError(f"{path}: its {len(files)} files have no column in common; give one file")
         num_rows = sum(file.num_rows for file in files)
-        wanted_N = np.unique(np.linspace(0, num_rows - 1, min(num_rows, SAMPLE_ROWS)).astype(np.int64))
-        sample = tuple(row.raw for row in read_rows_at(files, wanted_N))
+        sampled_N = np.unique(np.linspace(0, num_rows - 1, min(num_rows, SAMPLE_ROWS)).astype(np.int64))
+        sample = tuple(row.raw for row in read_rows_at(files, sampled_N))
         used = delimiter if any(file.format == "csv" for file in files) else COMMA
         return TableFiles(path=path, delimiter=used, files=files, columns=columns, sample=sample)
     assert first is not None
@@ -168,9 +162,9 @@ def has_objects(table: TableFiles, column: str) -> bool:
     return bool(values) and all(isinstance(value, Mapping) for value in values)
 
 
-def free_text(table: TableFiles, texts: Sequence[str], answer: str) -> tuple[dict[str, Any], str]:
+def describe_free_text(table: TableFiles, texts: Sequence[str], answer: str) -> tuple[dict[str, Any], str]:
     """Return the section ``domain`` for free-text answers, and a description of their check."""
-    shown = "\n".join(_write_expression(name) for name in texts)
+    shown = "\n".join(map(_format_expression, texts))
     values = [str(value).strip() for value in table.values(answer)]
     numbers = [value for value in values if re.fullmatch(r"[-+]?\d[\d,]*(\.\d+)?", value)]
     ending, check, same = "Answer:", "normalised", "has the same words"
@@ -182,7 +176,7 @@ def free_text(table: TableFiles, texts: Sequence[str], answer: str) -> tuple[dic
     return {"name": "text", "reference": answer, "prompt": f"{shown}\n{ending}", "check": check}, why
 
 
-def _write_expression(column: str) -> str:
+def _format_expression(column: str) -> str:
     """Return the expression by which a template inserts a column."""
     is_plain = column.isidentifier() and not keyword.iskeyword(column)
     plain = is_plain and column.casefold() not in ("row", "range", "loop", "true", "false", "none")

@@ -12,7 +12,7 @@ from curation.domains.classification import with_words
 from curation.domains.mcqa import LETTERS
 from curation.errors import ConfigError
 from curation.escaping import quote_text
-from curation.extras.init.table import TableFiles, find_given_columns, free_text, has_lists, has_objects, is_id
+from curation.extras.init.table import TableFiles, describe_free_text, find_given_columns, has_lists, has_objects, is_id
 
 ANSWERS = (
     "label", "labels", "answer", "answers", "gold", "class", "category", "target", "intent", "y", "solution", "correct",
@@ -32,7 +32,7 @@ MOST_CLASSES, ROWS_A_CLASS = 200, 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
+class TaskHints:
     """Options with which the user describes the task."""
 
     domain: str | None = None
@@ -58,50 +58,50 @@ class DetectedTask(NamedTuple):
     """The column with the answers; empty for a published format."""
 
 
-def detect_task(tables: Sequence[TableFiles], wishes: Wishes) -> DetectedTask:
-    """Return the task of one or two files; ``ConfigError`` of what is unclear, with the option that says it."""
+def detect_task(tables: Sequence[TableFiles], hints: TaskHints) -> DetectedTask:
+    """Return the task of one or two files; a ``ConfigError`` names what is unclear, and the option that settles it."""
     if not 1 <= len(tables) <= 2:
         raise ConfigError("--data: give one file of labelled rows, or a labelled and an unlabelled one")
-    if not (wishes.text or wishes.choices or wishes.answer):
+    if not (hints.text or hints.choices or hints.answer):
         for name in PUBLISHED:
-            if wishes.domain in (None, name) and (found := _detect_published(name, tables)) is not None:
+            if hints.domain in (None, name) and (found := _detect_published(name, tables)) is not None:
                 return found
-    if wishes.domain in ("chess", "pair"):
+    if hints.domain in ("chess", "pair"):
         has = "; ".join(f"{table.path} has the columns {table.listed}" for table in tables)
-        forms = ", or ".join(" and ".join(form) for form in get_domain(DomainConfig(name=wishes.domain)).forms)
+        forms = ", or ".join(" and ".join(form) for form in get_domain(DomainConfig(name=hints.domain)).forms)
         raise ConfigError(
-            f"--data: {has}; {wishes.domain} reads {forms}: rename the columns, or say what it is by --domain"
+            f"--data: {has}; {hints.domain} reads {forms}: rename the columns, or say what it is by --domain"
         )
     common = [name for name in tables[0].columns if all(name in table.columns for table in tables)]
     options = [name for name in common if _OPTION.fullmatch(name) and tables[0].filled(name) > 0.5]
-    choices = [tables[0].require(name, "--choices") for name in wishes.choices]
+    choices = [tables[0].require(name, "--choices") for name in hints.choices]
     if not choices and 2 <= len(options) <= len(LETTERS):
         choices = options
-    is_choice = bool(choices) and wishes.domain in (None, "mcqa")
-    if wishes.domain == "mcqa" and not is_choice:
+    is_choice = bool(choices) and hints.domain in (None, "mcqa")
+    if hints.domain == "mcqa" and not is_choice:
         raise ConfigError(
             f"--domain mcqa: {tables[0].path} has the columns {tables[0].listed}, and none looks like an option; name "
             "them by --choices A,B,C"
         )
     if is_choice:
         common = [name for name in common if name not in choices]
-    roles = _find_roles(tables, wishes, without=choices if is_choice else ())
+    roles = _find_roles(tables, hints, without=choices if is_choice else ())
     given = find_given_columns(roles.labelled, roles.answer, common, ANSWERS)
     left = [name for name in common if given is None or name not in (given.completion, *given.confidence)]
     if is_choice:
-        (question, *_), why_text = _find_text(roles, wishes, left, ("question", *TEXTS))
+        (question, *_), why_text = _find_text(roles, hints, left, ("question", *TEXTS))
         section: dict[str, Any] = {"name": "mcqa", "question": question, "choices": choices, "answer": roles.answer}
         why = f"the columns {', '.join(choices)} look like the options of a question"
     else:
         made = roles if given is None or given.grade is None else roles._replace(answer=given.completion)
-        domain, why = _find_kind(made, wishes, common)
-        texts, why_text = _find_text(roles, wishes, left, PROBLEMS if domain == "math" else TEXTS)
+        domain, why = _find_kind(made, hints, common)
+        texts, why_text = _find_text(roles, hints, left, PROBLEMS if domain == "math" else TEXTS)
         is_usual = texts[0] in ("problem", "question") and roles.answer in ("answer", "solution")
         section = {"name": domain}
         if domain == "classification":
             section, why = _describe_classes(made, roles.answer, texts, why)
         elif domain == "text":
-            section, how = free_text(roles.labelled, texts, roles.answer)
+            section, how = describe_free_text(roles.labelled, texts, roles.answer)
             why = f"{why}; {how}"
         elif domain == "math" and not is_usual:
             section |= {"problem": texts[0], "answer": roles.answer}
@@ -134,7 +134,7 @@ def _describe_classes(roles: DetectedTask, label: str, texts: Sequence[str], why
 
 
 def _detect_published(name: str, tables: Sequence[TableFiles]) -> DetectedTask | None:
-    """Return the task of a domain if the columns are those of a published format of it, else ``None``."""
+    """Return the task of a domain if the columns are those of one of its published formats, else ``None``."""
     domain = get_domain(DomainConfig(name=name))
     found = [next((form for form in domain.forms if {*form} <= {*table.columns}), None) for table in tables]
     has_lists = all(isinstance(row.get("choices"), list | Mapping) for table in tables for row in table.sample[:20])
@@ -154,14 +154,14 @@ def _detect_published(name: str, tables: Sequence[TableFiles]) -> DetectedTask |
     return DetectedTask({"name": name}, labelled, others[0] if others else None, audited, why)
 
 
-def _find_roles(tables: Sequence[TableFiles], wishes: Wishes, without: Sequence[str] = ()) -> DetectedTask:
+def _find_roles(tables: Sequence[TableFiles], hints: TaskHints, without: Sequence[str] = ()) -> DetectedTask:
     """Return the labelled file and its answer column: one that the other file lacks, or that is named like answers."""
     first, second = tables[0], tables[-1]
     names = [name for name in dict.fromkeys((*first.columns, *second.columns)) if name not in without]
     filled = {name: [table.filled(name) for table in tables] for name in names}
-    if wishes.answer is not None:
-        holder = next((table for table in tables if wishes.answer in table.columns), first)
-        answer, why = holder.require(wishes.answer, "--answer"), "by --answer"
+    if hints.answer is not None:
+        holder = next((table for table in tables if hints.answer in table.columns), first)
+        answer, why = holder.require(hints.answer, "--answer"), "by --answer"
     else:
         apart = [name for name in names if len(tables) == 2 and min(filled[name]) == 0 < max(filled[name])]
         named = [name for name in apart or names if name.casefold() in ANSWERS]
@@ -182,10 +182,10 @@ def _find_roles(tables: Sequence[TableFiles], wishes: Wishes, without: Sequence[
     return DetectedTask({}, labelled, others[0] if others else None, audited, (why,), answer=answer)
 
 
-def _find_kind(roles: DetectedTask, wishes: Wishes, common: Sequence[str]) -> tuple[str, str]:
+def _find_kind(roles: DetectedTask, hints: TaskHints, common: Sequence[str]) -> tuple[str, str]:
     """Return the domain for texts with an answer (classification, math or text), and why."""
-    if wishes.domain is not None:
-        return wishes.domain, f"the task is {wishes.domain}: by --domain"
+    if hints.domain is not None:
+        return hints.domain, f"the task is {hints.domain}: by --domain"
     if has_objects(roles.labelled, roles.answer):
         return "text", "the task is text: the right answers are JSON objects"
     if has_lists(roles.labelled, roles.answer):
@@ -197,9 +197,8 @@ def _find_kind(roles: DetectedTask, wishes: Wishes, common: Sequence[str]) -> tu
     if numbers >= 0.8 and asks and len(counts) > 2:
         why = f"the task is math: {numbers:.0%} of the answers are numbers or formulas, and the rows ask for them"
         return "math", why
-    if _has_few_values(counts, num_rows):
-        about = f"the task is classification: {len(counts)} different answers in {num_rows:,} rows"
-        return "classification", about
+    if 2 <= len(counts) <= min(MOST_CLASSES, num_rows // ROWS_A_CLASS):
+        return "classification", f"the task is classification: {len(counts)} different answers in {num_rows:,} rows"
     some = ", ".join(quote_text(value, 20) for value in list(counts)[:3])
     many = f"{len(counts):,} different answers in {num_rows:,} rows ({some})"
     about = f"{many}: is the task math, classification or text?"
@@ -207,19 +206,14 @@ def _find_kind(roles: DetectedTask, wishes: Wishes, common: Sequence[str]) -> tu
     raise _make_doubt([roles.labelled], about, option)
 
 
-def _has_few_values(counts: Mapping[str, int], num_rows: int) -> bool:
-    """Return whether there are few enough values, with enough rows each, to be classes."""
-    return 2 <= len(counts) <= min(MOST_CLASSES, num_rows // ROWS_A_CLASS)
-
-
 def _find_text(
-    roles: DetectedTask, wishes: Wishes, common: Sequence[str], names: Sequence[str]
+    roles: DetectedTask, hints: TaskHints, common: Sequence[str], names: Sequence[str]
 ) -> tuple[tuple[str, ...], str]:
     """Return the columns that the teacher reads, by option or name, and the reason."""
-    if wishes.text:
-        return tuple(roles.labelled.require(name, "--text") for name in wishes.text), "the text: by --text"
+    if hints.text:
+        return tuple(roles.labelled.require(name, "--text") for name in hints.text), "the text: by --text"
     left = [name for name in common if name != roles.answer and not is_id(name)]
-    known = [name for wanted in dict.fromkeys(names) for name in left if name.casefold() == wanted]
+    known = [name for expected in dict.fromkeys(names) for name in left if name.casefold() == expected]
     if len(known) == 1 or len(left) == 1:
         found = known[0] if known else left[0]
         by_name = ": by the column's name" if known else ""
@@ -229,6 +223,6 @@ def _find_text(
 
 
 def _make_doubt(tables: Sequence[TableFiles], question: str, option: str) -> ConfigError:
-    """Return the error of a question that the files leave open, with the option that answers it."""
+    """Return an error that asks a question which the files leave open, with the option that answers it."""
     has = "; ".join(f"{table.path} has {table.listed}" for table in tables)
     return ConfigError(f"--data: {question} {has}; give {option}")

@@ -23,7 +23,7 @@ MODEL = "Qwen/Qwen3-0.6B"
 @click.option("--text", metavar="A,B", help="The column or columns that the teacher reads.")
 @click.option("--choices", metavar="A,B", help="The columns with the options of a question.")
 @click.option("--model", metavar="MODEL", help=f"The teacher: a folder or a hub id (default: {MODEL}).")
-def init(paths: tuple[str, ...], data: bool, output: str | None, model: str | None, **wished: str | None) -> None:
+def init(paths: tuple[str, ...], data: bool, output: str | None, model: str | None, **hinted: str | None) -> None:
     """Write a commented configuration to CONFIG (default: curation.yaml).
 
     With --data, it is for your own files (CSV, JSONL, Parquet or Lance): a labelled and an unlabelled one, or a
@@ -31,7 +31,7 @@ def init(paths: tuple[str, ...], data: bool, output: str | None, model: str | No
     inferred is an error that names the option to give.
     """
     if not data:
-        given = {"output": output, **{name: wished[name] for name in ("domain", "answer", "text", "choices")}}
+        given = {"output": output, **{name: hinted[name] for name in ("domain", "answer", "text", "choices")}}
         if options := [f"--{name}" for name, value in {**given, "model": model}.items() if value is not None]:
             raise ConfigError(f"{', '.join(options)}: describes your files; name them by --data")
         if len(paths) > 1:
@@ -47,18 +47,18 @@ def init(paths: tuple[str, ...], data: bool, output: str | None, model: str | No
     from curation.config.load import load_config
     from curation.extras.init.draft import draft_config
     from curation.extras.init.table import look
-    from curation.extras.init.task import Wishes, detect_task
+    from curation.extras.init.task import TaskHints, detect_task
 
     tables = []
     for name in paths:
         tables.append(look(name))
         echo(f"{name}: {tables[-1].num_rows:,} rows, columns {tables[-1].listed}")
     listed = {
-        option: tuple(name.strip() for name in (wished[option] or "").split(",") if name.strip())
+        option: tuple(name.strip() for name in (hinted[option] or "").split(",") if name.strip())
         for option in ("text", "choices")
     }
-    wishes = Wishes(domain=wished["domain"], answer=wished["answer"], text=listed["text"], choices=listed["choices"])
-    task = detect_task(tables, wishes)
+    hints = TaskHints(domain=hinted["domain"], answer=hinted["answer"], text=listed["text"], choices=listed["choices"])
+    task = detect_task(tables, hints)
     for reason in task.why:
         echo(reason)
     _write(path, draft_config(task, path, model or MODEL, guessed_model=model is None))

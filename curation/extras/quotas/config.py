@@ -17,7 +17,7 @@ class QuotaKeys(CoreSelection):
     ``budget.threshold`` as they are (docs/budget.md)."""
 
     @model_validator(mode="after")
-    def _can_be_divided(self) -> Self:
+    def _check_quota(self) -> Self:
         if self.budget.is_by_label and self.quota == "none":
             raise ValueError(
                 "quota: none: takes the best rows of whatever class, and budget.risk.per: label a cut in each; leave "

@@ -1,8 +1,8 @@
 """Exchange of rows and verdicts by file: CSV for a spreadsheet, and JSON for Label Studio.
 
-Rows without a verdict are exported, without trust scores. Verdicts are imported from a file that people filled in, all
-of them or, if one is invalid, none. Sources: Label Studio's "Basic Label Studio JSON format" and "Label Studio JSON
-format of annotated tasks" (labelstud.io/guide).
+Rows without a verdict are exported, without trust scores. If a file has an invalid verdict, none of its verdicts is
+imported. Sources: Label Studio's "Basic Label Studio JSON format" and "Label Studio JSON format of annotated tasks"
+(labelstud.io/guide).
 """
 
 import csv
@@ -37,7 +37,7 @@ PREFIX = "row "
 """Stands before a row id in CSV, since spreadsheets round long numbers."""
 Given = tuple[str, str, str, str]
 """A verdict before it is checked: its place in the file, e.g. ``line 3``, row id, verdict and person."""
-NUM_TOLD = 5
+NUM_SHOWN = 5
 """Maximum number of invalid rows that an error names."""
 
 
@@ -72,13 +72,13 @@ def _format_csv(rows: Sequence[Json]) -> str:
         texts = [row[name] or "" for name in TEXTS]
         safe = [f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text for text in texts]
         writer.writerow([f"{PREFIX}{row['row_id']}", *safe, ""])
-    return f"\ufeff{file.getvalue()}"  # by the first character spreadsheets know UTF-8
+    return f"\ufeff{file.getvalue()}"  # the byte order mark makes spreadsheets read UTF-8
 
 
 def import_file(review: Review, program: str, path: Path, person: str) -> tuple[int, int]:
     """Add the verdicts of a file to the review; return the number of new ones, and of those known already.
 
-    ``person`` gave the verdicts for which the file names nobody. If a row is invalid, no verdict is added.
+    Verdicts for which the file names nobody are those of ``person``. If a row is invalid, no verdict is added.
     """
     try:
         given = list(READERS[program](path, person))
@@ -88,31 +88,27 @@ def import_file(review: Review, program: str, path: Path, person: str) -> tuple[
         raise ReviewError(f"{path}: its records are not what Label Studio exports ({error})") from error
     if not given:
         raise ReviewError(f"{path}: holds no verdicts")
-    verdicts = _check_given(path, given, frozenset(review.rows["row_id"].to_pylist()))
-    num_new = review.add_verdicts(verdicts)
-    return num_new, sum(map(len, verdicts.values())) - num_new
-
-
-def _check_given(path: Path, given: Sequence[Given], row_ids: frozenset[int]) -> Verdicts:
-    found: Verdicts = {}
+    row_ids = frozenset(review.rows["row_id"].to_pylist())
+    verdicts: Verdicts = {}
     bad: list[str] = []
-    for where, row_id, verdict, person in given:
-        kind, person = verdict.strip().lower(), person.strip()
+    for where, row_id, text, name in given:
+        verdict, name = text.strip().lower(), name.strip()
         number = row_id.strip().removeprefix(PREFIX)
         if not number.isdecimal() or int(number) not in row_ids:
             bad.append(f"{where}: row_id {row_id!r} is not one of this review's {len(row_ids):,} rows")
-        elif kind not in VERDICTS:
-            bad.append(f"{where}: verdict {verdict!r} is not one of {', '.join(VERDICTS)}")
-        elif not person:
+        elif verdict not in VERDICTS:
+            bad.append(f"{where}: verdict {text!r} is not one of {', '.join(VERDICTS)}")
+        elif not name:
             bad.append(f"{where}: the person has no name")
-        elif found.setdefault(int(number), {}).setdefault(person, kind) != kind:
-            bad.append(f"{where}: {person} gave row {number} another verdict before")
+        elif verdicts.setdefault(int(number), {}).setdefault(name, verdict) != verdict:
+            bad.append(f"{where}: {name} gave row {number} another verdict before")
     if bad:
-        more = f"; and {len(bad) - NUM_TOLD} more" if len(bad) > NUM_TOLD else ""
+        more = f"; and {len(bad) - NUM_SHOWN} more" if len(bad) > NUM_SHOWN else ""
         raise ReviewError(
-            f"{path}: {'; '.join(bad[:NUM_TOLD])}{more}; nothing is taken, mend the file and give it again"
+            f"{path}: {'; '.join(bad[:NUM_SHOWN])}{more}; nothing is taken, mend the file and give it again"
         )
-    return found
+    num_new = review.add_verdicts(verdicts)
+    return num_new, sum(map(len, verdicts.values())) - num_new
 
 
 def _read_csv(path: Path, person: str) -> Iterator[Given]:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import TypeAdapter
 
 from curation.errors import ReviewError
-from curation.extras.review.source import Origin, find, find_review_rows, read_row_texts
+from curation.extras.review.source import Origin, find_origin, find_review_rows, read_row_texts
 from curation.json_types import Json, JsonView
 from curation.selection.review import Stratum, draw
 from curation.storage.inside import from_record, run_around, to_record
@@ -54,7 +55,7 @@ class Review:
     @cached_property
     def origin(self) -> Origin:
         """The selection that the review was drawn from."""
-        return Origin.from_json(self.drawn["origin"])
+        return TypeAdapter(Origin).validate_python(self.drawn["origin"])
 
     @cached_property
     def strata(self) -> list[Stratum]:
@@ -73,7 +74,7 @@ class Review:
         return {int(row_id): said for row_id, said in found.items()}
 
     def add_verdicts(self, given: Verdicts) -> int:
-        """Add verdicts, of which those of a person on a row replace earlier ones; return the number of new ones."""
+        """Add verdicts, which replace earlier ones of the same person on a row; return the number of new ones."""
         with (self.folder / "verdicts.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # against other imports, until the file is closed
             known = self.read_verdicts()
@@ -92,7 +93,7 @@ def list_reviews(home: Path) -> list[str]:
 
 
 def open_review(home: Path, name: str | None) -> Review:
-    """Return the review with a name or, without a name, the only one; a ``ReviewError`` if there is none such."""
+    """Return the review with a name or, without a name, the only one; a ``ReviewError`` if there is none."""
     names = list_reviews(home)
     listed = f"there are {', '.join(names)}" if names else "there is none; draw one with `curate review draw RUN`"
     if name is None:
@@ -114,16 +115,16 @@ def open_or_make_review(
     names = list_reviews(home)
     if name is None and (arm, num, seed) == (None, None, None) and len(names) == 1:
         return open_review(home, None)
-    origin = find(run, arm)
+    origin = find_origin(run, arm)
     name = name or origin.arm
     if name not in names:
         return make_review(home, name, origin, num=DEFAULT_NUM if num is None else num, seed=seed or 0)
     review = open_review(home, name)
     asked = {"arm": (arm, review.origin.arm), "num": (num, review.drawn["num"]), "seed": (seed, review.drawn["seed"])}
-    for key, (wanted, was) in asked.items():
-        if wanted is not None and wanted != was:
+    for key, (requested, was) in asked.items():
+        if requested is not None and requested != was:
             raise ReviewError(
-                f"{review.folder}: was drawn with --{key} {was}, not {wanted}; leave it out, or draw another review "
+                f"{review.folder}: was drawn with --{key} {was}, not {requested}; leave it out, or draw another review "
                 "with --name"
             )
     return review

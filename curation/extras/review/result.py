@@ -9,7 +9,7 @@ only lower the number of wrong rows. A row that one person found right and anoth
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Literal, get_args
 
@@ -36,26 +36,20 @@ def count_answers(answer_M: Answers) -> dict[str, int]:
     return {answer: int((answer_M == answer).sum()) for answer in get_args(Answer)}
 
 
-def answer_of(verdicts: Iterable[str]) -> Answer:
-    """Return the common answer of several people; unsure is outvoted, and right against wrong is unsure."""
-    said = set(verdicts)
-    if not said:
-        return "none"
-    if len(said & {"right", "wrong"}) == 1:
-        return "right" if "right" in said else "wrong"
-    return "unsure"
-
-
 def conclude(review: Review, *, alpha: float | None, delta: float | None) -> Json:
-    """Write ``review.json`` and return it."""
+    """Write the result to ``review.json`` and return it; a ``ReviewError`` if no row has a verdict."""
     rows, drawn, strata, verdicts = review.rows, review.drawn, review.strata, review.read_verdicts()
     if not verdicts:
         raise ReviewError(
             f"{review.folder}: none of its {len(rows):,} rows has a verdict; give some by `curate review export` and "
             "`curate review import`"
         )
-    said = [answer_of(verdicts.get(row_id, {}).values()) for row_id in rows["row_id"].to_pylist()]
-    answer_M = np.array(said, dtype=np.str_)
+    answers: list[str] = []
+    for row_id in rows["row_id"].to_pylist():
+        given = set(verdicts.get(row_id, {}).values())
+        decided = given & {"right", "wrong"}  # one person who decides outvotes all who are unsure
+        answers.append(decided.pop() if len(decided) == 1 else "unsure" if given else "none")
+    answer_M = np.array(answers, dtype=np.str_)
     counts = [count_answers(answer_M[rows["stratum"].to_numpy() == index]) for index in range(len(strata))]
     result = {
         "format": FORMAT,

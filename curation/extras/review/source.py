@@ -5,11 +5,9 @@ its rows were drawn from, even if the run has made another selection since.
 """
 
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import pyarrow as pa
-from pydantic import TypeAdapter
 
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.arrays import Int64s
@@ -17,7 +15,7 @@ from curation.config import DomainConfig
 from curation.domains import attempt, get_domain
 from curation.errors import ReviewError
 from curation.features import is_divided
-from curation.json_types import Json, JsonView
+from curation.json_types import Json
 from curation.refs import TableRef
 from curation.rundir.graph import Position
 from curation.rundir.manifest import Manifest, StageRecord
@@ -55,13 +53,8 @@ class Origin:
     risk: Json | None
     """The certified cut of this arm; None if none was requested."""
 
-    @classmethod
-    def from_json(cls, value: JsonView) -> Self:
-        """Return the inverse of :func:`dataclasses.asdict`."""
-        return TypeAdapter(cls).validate_python(value)
 
-
-def find(run: Place, arm: str | None) -> Origin:
+def find_origin(run: Place, arm: str | None) -> Origin:
     """Return the newest selection of an arm of a run (default: ``trust`` or the only arm)."""
     require_reachable(run)
     if not (run / "manifest.json").is_file():
@@ -87,7 +80,7 @@ def find(run: Place, arm: str | None) -> Origin:
         gold = [name for name in arms if ARMS[name].gold]
         rest = f"; {', '.join(gold)} train on gold labels, which need no verdict" if gold else ""
         raise ReviewError(f"--arm: {which}; {run} has the arms {', '.join(weak) or 'none'}{rest}")
-    risk = budget["risk"]  # a certified cut is that of the rows where it is of this arm, and not one by class
+    risk = budget["risk"]
     long = choice.get("too_long")
     has_one_cut = budget["reference"] == arm and budget.get("asked") is None and "classes" not in (risk or {})
     return Origin(
@@ -132,24 +125,24 @@ def find_review_rows(origin: Origin, *, floor: float | None = None) -> ScoredRow
 
 
 def _find_best(origin: Origin, selected_n: Int64s, floor: float | None) -> ScoredRows:
-    """Return rows from the floor on, or at least the best ``REACH * num_selected``."""
+    """Return the rows that score at least ``floor`` or, without a floor, at least the best ``REACH * num_selected``."""
     function = get_trust(origin.function, 0)
     columns = list(dict.fromkeys(["row_id", *function.features]))
-    out_M: Int64s = np.zeros(0, dtype=np.int64) if origin.too_long is None else _read_ids(origin.too_long)
-    kept, num_kept, wanted = [SCORED.empty_table()], 0, REACH * origin.num_selected
+    excluded_M: Int64s = np.zeros(0, dtype=np.int64) if origin.too_long is None else _read_ids(origin.too_long)
+    kept, num_kept, least = [SCORED.empty_table()], 0, REACH * origin.num_selected
     scanner = io.open_table(origin.labels).scanner(columns=columns, filter="error IS NULL AND label IS NOT NULL")
     for batch in scanner.to_batches():
         raw_B, ids_B = function.raw_score(batch), batch.column("row_id").to_numpy()
-        may_B = np.isfinite(raw_B) & ~np.isin(ids_B, out_M)
+        eligible_B = np.isfinite(raw_B) & ~np.isin(ids_B, excluded_M)
         if floor is not None:
-            may_B &= raw_B >= floor
+            eligible_B &= raw_B >= floor
         rows = pa.table([ids_B, raw_B, function.score(batch)], schema=SCORED)
-        kept.append(rows.filter(pa.array(may_B)))
+        kept.append(rows.filter(pa.array(eligible_B)))
         num_kept += len(kept[-1])
-        if floor is None and wanted and num_kept > 2 * wanted + SPARE_ROWS:
+        if floor is None and least and num_kept > 2 * least + SPARE_ROWS:
             joined = pa.concat_tables(kept)
             raw_N = joined["raw_N"].to_numpy()
-            kept = [joined.filter(pa.array(raw_N >= np.partition(raw_N, num_kept - wanted)[num_kept - wanted]))]
+            kept = [joined.filter(pa.array(raw_N >= np.partition(raw_N, num_kept - least)[num_kept - least]))]
             num_kept = len(kept[0])
     found = {name: column.to_numpy() for name, column in zip(SCORED.names, pa.concat_tables(kept).columns, strict=True)}
     return ScoredRows(**found, selected_N=np.isin(found["row_ids_N"], selected_n))
@@ -158,10 +151,10 @@ def _find_best(origin: Origin, selected_n: Int64s, floor: float | None) -> Score
 def read_row_texts(origin: Origin, row_ids_M: Int64s) -> pa.Table:
     """Return prompt, weak label (null if unreadable) and completion of rows, in the order of the ids."""
     domain = get_domain(DomainConfig.model_validate(origin.domain))
-    wanted = f"row_id IN ({', '.join(map(str, row_ids_M.tolist()))})"
-    examples = {row["row_id"]: row for row in io.read(origin.pool, filter=wanted).to_pylist()}
+    among = f"row_id IN ({', '.join(map(str, row_ids_M.tolist()))})"
+    examples = {row["row_id"]: row for row in io.read(origin.pool, filter=among).to_pylist()}
     labels = {
-        row["row_id"]: row for row in io.read(origin.labels, ["row_id", "label", "completion"], wanted).to_pylist()
+        row["row_id"]: row for row in io.read(origin.labels, ["row_id", "label", "completion"], among).to_pylist()
     }
     rows = [{**labels[row_id], "prompt": attempt(domain.prompt, examples[row_id])[0]} for row_id in row_ids_M.tolist()]
     schema = pa.schema([(name, pa.string()) for name in ("prompt", "label", "completion")])

@@ -32,10 +32,7 @@ NAME = click.option(
 )
 FOLDER = click.option("--folder", metavar="DIR", help="Folder of the reviews (default: RUN_DIR/review).")
 PERSON = click.option(
-    "--person",
-    metavar="NAME",
-    default=_get_user_name,
-    help="The judge, if a file names none (default: the user).",
+    "--person", metavar="NAME", default=_get_user_name, help="The judge, if a file names none (default: the user)."
 )
 FILE = click.argument("path", metavar="FILE")
 

@@ -27,5 +27,5 @@ class TrackingConfig(Section):
         return value
 
     def given(self) -> dict[str, str]:
-        """Return the project by tracker, whose name is that of its package too."""
+        """Return the project by tracker; a tracker's name is also the name of its package."""
         return {name: project for name, project in self if project is not None}

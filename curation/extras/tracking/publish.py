@@ -99,22 +99,22 @@ def _iter_numbers(report: JsonView) -> Iterator[tuple[str, float]]:
     for generation in report["generations"]:
         at = f"gen-{generation['index']}"
         yield f"{at}/num_pool", generation["num_pool"]
-        yield from _estimate(f"{at}/teacher/accuracy", generation["teacher"]["test"])
-        yield from _estimate(f"{at}/teacher/pool_accuracy", generation["teacher"]["pool"])
+        yield from _iter_estimate(f"{at}/teacher/accuracy", generation["teacher"]["test"])
+        yield from _iter_estimate(f"{at}/teacher/pool_accuracy", generation["teacher"]["pool"])
         for arm in generation["arms"]:
             yield f"{at}/{arm['name']}/num_selected", arm["num_selected"]
-            yield from _estimate(f"{at}/{arm['name']}/purity", arm["purity"])
+            yield from _iter_estimate(f"{at}/{arm['name']}/purity", arm["purity"])
         for place, student in _iter_students(generation):
-            yield from _estimate(f"{place}/base/accuracy", student["base"])
+            yield from _iter_estimate(f"{place}/base/accuracy", student["base"])
             for arm in student["arms"]:
-                yield from _estimate(f"{place}/{arm['name']}/accuracy", arm["accuracy"])
+                yield from _iter_estimate(f"{place}/{arm['name']}/accuracy", arm["accuracy"])
                 if arm["recovery"] is not None:
                     yield f"{place}/{arm['name']}/recovery", arm["recovery"]
         for rows in ("validation", "pool"):
             functions = generation["trust"].get(rows, {}).get("parsed", {}).get("functions", {})
             for function, found in functions.items():
                 for number in ("auc", "ece", "brier"):
-                    yield from _estimate(f"{at}/trust/{function}/{rows}_{number}", found[number])
+                    yield from _iter_estimate(f"{at}/trust/{function}/{rows}_{number}", found[number])
 
 
 def _iter_curves(report: JsonView) -> Iterator[tuple[str, list[tuple[int, float]]]]:
@@ -131,13 +131,13 @@ def _iter_curves(report: JsonView) -> Iterator[tuple[str, list[tuple[int, float]
 
 
 def _iter_students(generation: JsonView) -> Iterator[tuple[str, JsonView]]:
-    """Yield the place and the numbers of the student that teaches, which are the generation's, and of each further."""
+    """Yield each student's place and numbers: first the student that becomes a teacher, then the others."""
     at = f"gen-{generation['index']}"
     yield at, generation
     yield from ((f"{at}/students/{student['name']}", student) for student in generation["students"])
 
 
-def _estimate(name: str, estimate: JsonView | None) -> Iterator[tuple[str, float]]:
+def _iter_estimate(name: str, estimate: JsonView | None) -> Iterator[tuple[str, float]]:
     """Yield an estimate's value, interval and number of rows; nothing if the estimate is undefined."""
     if estimate is not None and estimate["value"] is not None:
         yield name, estimate["value"]
@@ -158,22 +158,22 @@ def log_to_mlflow(project: str, entry: TrackedRun) -> None:
     from mlflow.entities import Metric, Param
     from mlflow.tracking import MlflowClient
 
-    def named(text: str) -> str:
+    def clean_name(text: str) -> str:
         return re.sub(r"[^\w.\- :/]", "_", text)  # MLflow takes no other characters
 
     client = MlflowClient()
     experiment = client.get_experiment_by_name(project)
     where = client.create_experiment(project) if experiment is None else experiment.experiment_id
     before = client.search_runs([where], f"tags.`{ID_TAG}` = '{entry.id}'", max_results=1)
-    tags = {named(f"curation.{name}"): value for name, value in entry.tags.items()}
+    tags = {clean_name(f"curation.{name}"): value for name, value in entry.tags.items()}
     run = before[0] if before else client.create_run(where, run_name=entry.name, tags={ID_TAG: entry.id, **tags})
     run_id, now = str(run.info.run_id), int(1000 * time.time())
 
-    metrics = [Metric(named(number), float(value), now, 0) for number, value in entry.numbers.items()]
-    for curve, points in entry.curves.items():  # MLflow would keep a step that is given again as another point
-        known = {point.step for point in client.get_metric_history(run_id, named(curve))} if before else set()
-        metrics += [Metric(named(curve), float(value), now, step) for step, value in points if step not in known]
-    params = [Param(named(key), value[:MAX_PARAMETER]) for key, value in iter_leaves(entry.settings)]
+    metrics = [Metric(clean_name(number), float(value), now, 0) for number, value in entry.numbers.items()]
+    for curve, points in entry.curves.items():  # MLflow keeps a step that is logged again as another point
+        known = {point.step for point in client.get_metric_history(run_id, clean_name(curve))} if before else set()
+        metrics += [Metric(clean_name(curve), float(value), now, step) for step, value in points if step not in known]
+    params = [Param(clean_name(key), value[:MAX_PARAMETER]) for key, value in iter_leaves(entry.settings)]
     while metrics or params:
         client.log_batch(run_id, metrics=metrics[:NUM_METRICS], params=params[:NUM_PARAMS])
         metrics, params = metrics[NUM_METRICS:], params[NUM_PARAMS:]
@@ -183,7 +183,7 @@ def log_to_mlflow(project: str, entry: TrackedRun) -> None:
 
 
 def log_to_wandb(project: str, entry: TrackedRun) -> None:
-    """Write an entry as a finished run: curves in the history, a row a step, numbers in the summary, the report."""
+    """Write an entry as a finished run: curves as history by step, numbers as summary, the report as artifact."""
     import wandb
 
     run = wandb.init(

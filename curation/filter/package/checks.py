@@ -69,7 +69,7 @@ def check_runs(package: TrustPackage, runs: FilterTeacherConfig) -> None:
 
 
 def _find_other_answers(package: TrustPackage, runs: FilterTeacherConfig) -> Iterator[str]:
-    """Yield what the package was fitted on, and what its answers would be here."""
+    """Yield how answers here would differ from those that the package was fitted on."""
     fitted, served, mine = package.description.ask, package.description.served, runs.endpoint
     if served is None and mine is not None:
         yield "answers of no server; leave teacher.endpoint out"
@@ -213,7 +213,7 @@ def check_content(package: TrustPackage) -> None:
     """Refuse a package whose rows cannot be read, or whose trust functions cannot score rows of its teacher.
 
     If weights had other shapes than the description says, or were NaN, no row could be selected after hours of
-    labelling. Digests say nothing about what files contain, so the functions score a few rows of noise before.
+    labelling. Digests do not detect that, so the functions score a few rows of noise first.
     """
     described = package.description
     if described.calibration is not None:
@@ -235,6 +235,7 @@ def check_content(package: TrustPackage) -> None:
 
 
 def _check_scores(package: TrustPackage, ref: TrustRef, states: Sequence[str]) -> None:
+    """Refuse a trust function that cannot score rows with the columns of the teacher's labels."""
     described, name = package.description, ref.uri.rsplit("/", 1)[-1]
     try:
         function = load_fitted(ref)

@@ -17,7 +17,7 @@ from curation.refs import ModelRef
 from curation.registry import BACKENDS, DOMAINS, find_installed, load_code
 
 
-def _without_code(teacher: ModelRef) -> ModelRef:
+def _refuse_remote_code(teacher: ModelRef) -> ModelRef:
     if teacher.code is not None:
         raise ValueError("a package allows no code to run; whoever uses it does, by teacher.model.allow_remote_code")
     return teacher
@@ -86,7 +86,7 @@ class RunVerdict(Section):
 class CoreDescription(Section):
     """The description in ``package.json``, without the parts of features. Unknown keys are refused."""
 
-    teacher: Annotated[ModelRef, AfterValidator(_without_code)] | None
+    teacher: Annotated[ModelRef, AfterValidator(_refuse_remote_code)] | None
     """Model whose labels and states the trust function was fitted on; ``None`` for a backend without weights."""
     teacher_digests: dict[str, str] = Field(default={})
     """``curation.storage.digest.compute_model_digest`` of ``base`` and ``adapter``, if they are folders. A hub id is
@@ -129,7 +129,7 @@ class CoreDescription(Section):
         return (self.bought or self.ask).endpoint
 
     @model_validator(mode="after")
-    def _reads_what_is_bought(self) -> Self:
+    def _check_bought(self) -> Self:
         if (bought := self.bought) is None:
             return self
         if bought.backend != ENDPOINT or bought.endpoint is None or bought.states:
@@ -189,7 +189,7 @@ def refuse_code(uri: str, description: object, allowed: Collection[str]) -> None
 
 
 def refuse_maker(uri: str, name: object, allowed: Collection[str]) -> None:
-    """Refuse a class, ``module:Class``, that no registered trust function is made by and that is not allowed."""
+    """Refuse a class, ``module:Class``, unless it makes a registered trust function or is allowed."""
     brought = (TRUST.find(kind) for group in TRUST.groups for kind in find_installed(group))
     known = itertools.chain((TRUST[kind] for kind in TRUST), brought)
     if name not in allowed and not any(isinstance(trust, Fitted) and trust.made_by == name for trust in known):

@@ -73,17 +73,6 @@ def pack_words(words_NW: Words) -> dict[str, npt.NDArray[Any]]:
     return {name: part.astype(dtype) for name, part, dtype in parts}
 
 
-def unpack_words(arrays: Mapping[str, npt.NDArray[Any]], num_texts: int) -> Words:
-    """Return hashed words from the arrays of :func:`pack_words`; raise ``ValueError`` or ``KeyError`` otherwise."""
-    starts, hashes, counts = (arrays[name] for name in WORDS)
-    dtypes = [part.dtype for part in (starts, hashes, counts)]
-    if dtypes != list(map(np.dtype, _DTYPES)):
-        raise ValueError(f"{', '.join(WORDS)} are of {', '.join(map(str, dtypes))}")
-    words_NW = csr_matrix((counts, hashes.astype(np.int32), starts), shape=(num_texts, NUM_HASHES))
-    words_NW.check_format(full_check=True)
-    return words_NW
-
-
 class _File(Section):
     bytes: int
     sha256: str
@@ -129,7 +118,7 @@ class TrustPackage:
             return to_graded(read_rows(path, CALIBRATED))
 
     def reference(self, further: Sequence[str] = ()) -> dict[str, npt.NDArray[np.floating[Any]]]:
-        """Return states of sampled labelled rows, [N, D] by state, with ``further`` ones; empty if trust reads none."""
+        """Return states of sampled labelled rows, [N, D] by name, ``further`` ones too; empty if trust reads none."""
         states = self.description.sample.states
         if not states:
             return {}
@@ -140,10 +129,18 @@ class TrustPackage:
     def words(self) -> Words:
         """Return the hashed words of ``description.sample.num_texts`` questions of labelled rows."""
         with self.reading(SHIFT) as path:
-            return unpack_words(load_file(path), self.description.sample.num_texts)
+            arrays = load_file(path)
+            starts, hashes, counts = (arrays[name] for name in WORDS)
+            dtypes = [array.dtype for array in (starts, hashes, counts)]
+            if dtypes != list(map(np.dtype, _DTYPES)):
+                raise ValueError(f"{', '.join(WORDS)} are of {', '.join(map(str, dtypes))}")
+            shape = (self.description.sample.num_texts, NUM_HASHES)
+            words_NW = csr_matrix((counts, hashes.astype(np.int32), starts), shape=shape)
+            words_NW.check_format(full_check=True)
+            return words_NW
 
     def reference_score(self, name: str) -> Float32s | None:
-        """Return the ``raw`` or ``trust`` score of each row of :meth:`reference`, float32 [N], NaN without; or None."""
+        """Return the ``raw`` or ``trust`` scores of :meth:`reference`, float32 [N], NaN for rows without; or None."""
         sample = self.description.sample
         if not sample.states:
             return None
@@ -226,7 +223,7 @@ def copy_package(package: TrustPackage, to: Place) -> TrustPackage:
 
 
 def _load(uri: str | Place, allow_code: tuple[str, ...] | None) -> TrustPackage:
-    """Return the package as :func:`load` does; with None, for packages made here, all code that it names is allowed."""
+    """Return the package as :func:`load` does; ``allow_code`` None, for packages made here, allows all code."""
     try:
         folder = to_place(uri)
         if not (folder / PACKAGE).is_file():

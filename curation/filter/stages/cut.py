@@ -1,4 +1,4 @@
-"""The cut of a filter: a condition on each row alone, which later rows are tested by, too; scores are streamed."""
+"""The cut of a filter: a condition on each row alone, which also applies to later rows; scores are streamed."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -46,7 +46,7 @@ class ThresholdCut:
         fragments = [part for part in dataset.get_fragments() if fragment is None or fragment == part.fragment_id]
         scanner = dataset.scanner(
             columns=list(dict.fromkeys(["row_id", "label", "error", self.column, *columns])),
-            # leaves out most rows that do not pass, and none that passes
+            # drops most rows that do not pass, and no row that passes
             filter=f"{self.column} >= CAST({self.bound.score!r} AS FLOAT) AND label IS NOT NULL AND error IS NULL",
             fragments=fragments,
             batch_size=BATCH_ROWS,
@@ -92,7 +92,7 @@ def read_calibration(path: str) -> CertifyingRows:
         opened, inner = get_filesystem(path)
         schema = pq.read_schema(inner, filesystem=opened)
         if "correct" in schema.names and not pa.types.is_boolean(kind := schema.field("correct").type):
-            raise SourceError(  # read as a truth value, a grade of 0.4 or of 3 would be a right label
+            raise SourceError(  # cast to bool, a grade of 0.4 or of 3 would count as a correct label
                 f"keep.certified.calibration: {path}: column 'correct' is {kind}; give it as true or false"
             )
         table = pq.read_table(inner, filesystem=opened, schema=CALIBRATED)
@@ -188,16 +188,11 @@ def check_keep(keep: KeepConfig, package: TrustPackage, num_rows: int) -> None:
     if keep.certified is not None:
         read_certifying_rows(keep.certified, package)
     elif keep.threshold is None:
-        _count_wanted(keep, num_rows, num_rows)
+        _count_requested(keep, num_rows, num_rows)
 
 
 def decide(
-    tables: Sequence[TableRef],
-    function: str,
-    keep: KeepConfig,
-    given: CertifyingRows | None = None,
-    *,
-    seed: int,
+    tables: Sequence[TableRef], function: str, keep: KeepConfig, given: CertifyingRows | None = None, *, seed: int
 ) -> Decision:
     """Make the cut over labels tables, by the scores of the trust ``function``; ``given`` rows certify it.
 
@@ -228,9 +223,9 @@ def decide(
         counted = Pool(num_rows=labelled, scores=pool, seed=derive(seed, "risk"), **graded)
         risk, lowest = _compute_certified(keep.certified, counted)
     else:
-        wanted = _count_wanted(keep, labelled + dropped, scored + dropped)
-        short = max(0, wanted - scored)
-        bound = pool.bound(wanted - short, seed)
+        requested = _count_requested(keep, labelled + dropped, scored + dropped)
+        short = max(0, requested - scored)
+        bound = pool.bound(requested - short, seed)
     bound = bound or Bound(score=lowest, tie=ALL_TIES, seed=0, num_selected=0)
     threshold = ThresholdCut(column=column, bound=bound)
     passing = (to_floats(batch.column(trust)) for ref in tables for batch in threshold.iter_passing(ref, [trust]))
@@ -245,26 +240,26 @@ def decide(
     )
 
 
-def _count_wanted(keep: KeepConfig, labelled: int, scored: int) -> int:
+def _count_requested(keep: KeepConfig, labelled: int, scored: int) -> int:
     """Return how many rows ``keep`` requests of those that are or may be labelled; both counts include dropped rows."""
-    wanted = keep.n or count_share(keep.share or 0.0, labelled)
-    if wanted < 1:
+    requested = keep.n or count_share(keep.share or 0.0, labelled)
+    if requested < 1:
         raise BudgetError(
             f"keep.share: nothing is written: {keep.share} of {labelled:,} rows is less than one; give a larger share"
         )
-    if wanted > scored:
+    if requested > scored:
         raise BudgetError(
-            f"keep.{keep.rule}: {wanted:,} rows are more than the {scored:,} of {labelled:,} that can have a readable "
-            "label; keep fewer"
+            f"keep.{keep.rule}: {requested:,} rows are more than the {scored:,} of {labelled:,} that can have a "
+            "readable label; keep fewer"
         )
-    return wanted
+    return requested
 
 
 def _compute_certified(config: CertifiedConfig, pool: Pool) -> tuple[Json, float]:
-    """Return what certifies a cut, by the budget rule of runs, and its lowest raw score."""
+    """Return a certified cut's evidence, by the budget rule of runs, and its lowest raw score."""
     found = Certified(**config.model_dump(exclude={"calibration"})).count(pool)
-    assert found.risk is not None, "the rule says what it found"
     risk = found.risk
+    assert risk is not None, "the rule records its evidence"
     if not found.n:
         more = ""
         if risk["needed"] is not None:

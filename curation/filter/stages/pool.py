@@ -174,7 +174,7 @@ class Write(Stage):
         return pa.schema([schemas.ROW_ID, *own, *ADDED])
 
     def run(self, task: Task) -> Done:
-        """Write the rows."""
+        """Write the rows that pass."""
         with task.progress() as update:
             files = self.write(f"part-{task.directory.name[-8:]}", progress=update)
         rows = sum(file.rows for file in files)
@@ -190,12 +190,12 @@ class Write(Stage):
         to_place(self.output).mkdir(parents=True, exist_ok=True)
         written: list[WrittenFile] = []
         try:
-            job = ray.put(self)
+            job, done = ray.put(self), 0
             sizes = {part.fragment_id: part.count_rows() for part in io.open_table(self.labels).get_fragments()}
             parts = ((job, fragment, f"{stem}-{number:05}") for number, fragment in enumerate(sizes))
-            done = 0
             for file, size in zip(run_in_tasks(write_part, parts), sizes.values(), strict=True):
-                written += [] if file is None else [file]
+                if file is not None:
+                    written.append(file)
                 done += size
                 progress(Standing(rows=done, total=sum(sizes.values())))
         except ray.exceptions.RayError as error:
@@ -204,7 +204,7 @@ class Write(Stage):
 
 
 def write_part(job: Write, fragment: int, name: str) -> WrittenFile | None:
-    """Write the rows of a fragment of the labels that pass, or nothing if none does."""
+    """Write the rows of one fragment of the labels that pass the cut; no file if none does."""
     batches = _iter_batches(job, fragment)
     if (first := next(batches, None)) is None:
         return None
@@ -217,12 +217,12 @@ def _iter_batches(job: Write, fragment: int) -> Iterator[pa.RecordBatch]:
     cut, schema, domain = ThresholdCut.from_json(job.threshold), job.schema, get_domain(job.rows.domain)
     trust, raw = schemas.trust_column(job.function), schemas.get_raw_column(job.function)
     own = [name for name in schema.names if name not in ADDED.names]
-    asked = list(dict.fromkeys([*own, *domain.columns.names]))
+    columns = list(dict.fromkeys([*own, *domain.columns.names]))
     for labels in cut.iter_passing(job.labels, ["completion", trust, raw], fragment):
         if not labels.num_rows:
             continue
         row_ids_B = labels.column("row_id").to_numpy()
-        taken = io.take_offsets(job.examples, job.rows.offsets(row_ids_B), asked).combine_chunks()
+        taken = io.take_offsets(job.examples, job.rows.offsets(row_ids_B), columns).combine_chunks()
         if not np.array_equal(taken["row_id"].to_numpy(), row_ids_B):
             raise CommitError(f"{job.examples.uri}: rows are not in the order of the files; remove the output")
         added = {
@@ -233,5 +233,5 @@ def _iter_batches(job: Write, fragment: int) -> Iterator[pa.RecordBatch]:
             "trust_raw": labels.column(raw),
             "source_file": job.rows.paths(row_ids_B),
         }
-        columns = [added[name] if name in added else taken[name].chunk(0) for name in schema.names]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        arrays = [added[name] if name in added else taken[name].chunk(0) for name in schema.names]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
