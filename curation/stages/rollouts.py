@@ -1,9 +1,9 @@
 """The rollouts stage, which draws further samples of the teacher for rows of gold arms whose weak label is wrong.
 
-A right weak completion already serves as its row's rollout. About the other rows the teacher is asked again until gold
-grades a sample right (rejection sampling): about all rows of an arm that ranks; of an arm that draws, about as many as
-its budget needs, in the order of the draw. Rows that the teacher never solves get no rollout, so rows with one are
-easier than the pool's.
+A right weak completion already serves as its row's rollout. For the other rows the teacher is asked again until gold
+grades a sample right (rejection sampling): for all rows of an arm that ranks; for an arm that draws, for as many as its
+budget needs, in the order of the draw. Rows that the teacher never solves get no rollout, so rows with one are easier
+than the pool's.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ from curation.selection.top_n import TopN
 from curation.signals import label_request
 from curation.stages.asking import AskModel, RowsWorker
 from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, require_measurable
-from curation.stages.gold import GoldRollouts, GoldTexts, Limit, decide
+from curation.stages.gold import GoldRollouts, GoldTexts, Limit, decide_gold_source
 from curation.stages.rows import read_ids
 from curation.stages.select import compute_budget
 from curation.storage.paths import to_place
@@ -40,7 +40,7 @@ from curation.tables.row_ids import find_missing_ids
 from curation.teachers import Teacher
 
 UNKNOWN, NO, YES = -1, 0, 1
-"""States of a row in a draw: whether it has a completion to train on."""
+"""States of a row in a draw: whether there is a completion to train on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,7 @@ def roll_out(job: SelectJob, asked: RolloutJob, **how: Unpack[PassOptions]) -> G
     """Decide what the gold arms of ``job`` train on, and sample rollouts if they train on the teacher's own."""
     assert job.audit is not None, "RunConfig refuses gold arms without an audit set"
     wanted = job.selection.gold_rollouts.source
-    made = decide(job.pool, job.labels, job.audit, job.domain, wanted=wanted, seed=job.seed)
+    made = decide_gold_source(job.pool, job.labels, job.audit, job.domain, wanted=wanted, seed=job.seed)
     if made.texts.source != "sample":
         return made
     budget = compute_budget(job)
@@ -175,11 +175,11 @@ def roll_out(job: SelectJob, asked: RolloutJob, **how: Unpack[PassOptions]) -> G
 
 
 def count_to_resolve(state_M: npt.NDArray[np.int8], n: int, rate: float) -> int:
-    """Return how many rows from the start of a draw have to be resolved until n of them can be taught.
+    """Return how many rows from the start of a draw the teacher has to be asked about until n have a completion.
 
-    ``state_M`` says for each row of the draw, in its order, whether it can be taught: ``YES``, ``NO`` or ``UNKNOWN``.
-    Of the rows asked so far, a share ``rate`` could be taught. The result is 0 if nothing needs to be asked: n rows
-    that can be taught come before the first unknown row, or no row is unknown.
+    ``state_M`` says for each row of the draw, in its order, whether it has one: ``YES``, ``NO`` or ``UNKNOWN``. Of the
+    rows asked about so far, a share ``rate`` got one. The result is 0 if nothing needs to be asked: n rows with a
+    completion come before the first unknown row, or no row is unknown.
     """
     unknown = np.flatnonzero(state_M == UNKNOWN)
     if not len(unknown) or int((state_M[: unknown[0]] == YES).sum()) >= n:
@@ -197,10 +197,10 @@ def _sample_draw(
     n: int,
     how: PassOptions,
 ) -> TableRef:
-    """Sample in rounds until n rows of a draw can be taught, as whom to ask depends on the results of others."""
+    """Sample in rounds until n rows of a draw have a completion; earlier results decide which rows to ask about."""
     score_N = candidates.raw_score_N
     right_N = ~find_missing_ids(candidates.row_ids_N, right) & np.isfinite(score_N)
-    # No draw reaches beyond its n-th row with a right weak label.
+    # A draw ends at its n-th row with a right weak label at the latest.
     lowest = np.partition(score_N[right_N], -n)[-n] if right_N.sum() >= n else -np.inf
     ids_M = TopN().cut(candidates, int((score_N >= lowest).sum()), derive(job.seed, "ties")).row_ids_n
     right_M = ~find_missing_ids(ids_M, right)
@@ -217,7 +217,7 @@ def _sample_draw(
 
 
 def _sample(job: SelectJob, asked: RolloutJob, samples: TableRef, ids_M: Int64s, how: PassOptions) -> TableRef:
-    """Return the samples with those of more rows; rows that the teacher was asked about are not asked about again."""
+    """Add samples of more rows; return the table. The teacher is not asked again about rows that it has."""
     known_N = read_ids(samples)
     wanted = np.union1d(known_N, ids_M)
     if len(wanted) == len(known_N):

@@ -31,7 +31,7 @@ from curation.json_types import Json
 from curation.refs import ListDigest, ModelRef, TableRef
 from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task
-from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, require_measurable, resolve
+from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, apply_budget_rule, require_measurable
 from curation.stages.gold import GoldTexts, measure_weak_format
 from curation.stages.pool_scores import LAST, ComputedBudget
 from curation.stages.rows import PART_ROWS, read_sorted_ids
@@ -138,7 +138,7 @@ def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selec
     for name in job.selection.arms:
         arm = ARMS[name]
         with _naming_arm(name, job):
-            row_ids, threshold = chooser.taken(arm)
+            row_ids, threshold = chooser.take_rows(arm)
         memory.trim()
         rows, target = iter_rows(job, name, row_ids), directory / f"{name}.lance"
         written = write_rows(rows, schemas.SELECTION, target, ("completion", "row_id"))
@@ -174,7 +174,7 @@ def compute_budget(job: SelectJob) -> ComputedBudget:
 
     It is the largest number of rows that the divisions leave to every arm.
     """
-    budget = resolve(job)
+    budget = apply_budget_rule(job)
     if not budget.n:
         return budget
     values = {name: division.set(budget) for name, division in job.divisions.items()}
@@ -249,7 +249,7 @@ def iter_rows(job: SelectJob, name: str, row_ids: Iterable[Int64s]) -> Iterator[
         values |= {"rank": np.arange(rank, rank + len(examples)), "trust": trust_M}
         values["prompt"] = [domain.prompt(example) for example in examples]
         if gold is not None:
-            values |= gold.taught(weak["row_id"].to_numpy(), examples, domain)
+            values |= gold.get_training_columns(weak["row_id"].to_numpy(), examples, domain)
         yield pa.table(values, schema=schemas.SELECTION)
 
 
