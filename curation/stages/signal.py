@@ -1,6 +1,6 @@
-"""Stages that ask a model about weak labels, a number per row, each row exactly once: signals, and verdicts of a judge.
+"""Stages that ask a model for a number about each weak label, exactly once: signals, and the verdicts of a judge.
 
-Values of a signal that the labelling actors already measured (``LabelJob.asks``) are in the same table and are kept.
+Values of a signal that the labelling actors already measured (``LabelJob.asks``) are in the same table, and are kept.
 """
 
 from collections.abc import Iterator
@@ -168,7 +168,7 @@ class Judge(AskModel):
     domain: DomainConfig
     seed: int
     alone: ClassVar[bool] = False
-    """Whether the judge grades every label, instead of correcting those that are wrong by the rule."""
+    """Whether the judge alone grades every label, instead of correcting those that are wrong by the rule."""
 
     def run(self, task: Task) -> Done:
         """Ask the judge, and write the grades."""
