@@ -1,11 +1,11 @@
-"""The draw of rows, from a selection and from just below it, that people review.
+"""The draw of rows that people review, from a selection and from just below it.
 
 The **region** of a review is the selection and, if its arm ranks, as many rows again from below the cut: all rows that
 score at least the **floor**. Strata are quantiles of the score, separate for selected rows and for those below. The
 draw has two parts, both without replacement:
 
 - the **uniform part**: a simple random sample of the region. Of the rows at or above any score it is a simple random
-  sample, too, which is all that a certified cut asks of its calibration rows (:mod:`curation.selection.risk`);
+  sample, too, which is all that a certified cut requires of its calibration rows (:mod:`curation.selection.risk`);
 - the **extra part**: a simple random sample of each stratum's other rows, so that each has at least ``FEWEST`` rows
   and the total comes near Neyman's allocation, number of rows times sqrt(p (1 - p)) (Neyman, Journal of the Royal
   Statistical Society 97, 1934). The prior p is the mean trust of the stratum; a wrong prior costs width, not coverage.
@@ -34,7 +34,7 @@ UNIFORM_SHARE = 0.75
 MOST_STRATA = 4
 """Maximum number of strata among the selected rows, and among those below."""
 FEWEST = 2
-"""Smallest number of rows that is drawn from a stratum, if the stratum has as many."""
+"""Minimum number of rows drawn from a stratum, if the stratum has as many."""
 FEWEST_DRAWN = 10
 
 

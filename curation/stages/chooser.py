@@ -25,7 +25,7 @@ from curation.selection import Candidates, Cut, Selector
 from curation.selection import budget as rules
 from curation.selection.capped import Capped
 from curation.selection.quotas import assign_bins
-from curation.selection.top_n import check
+from curation.selection.top_n import check_budget
 from curation.stages.gold import Gold, GoldTexts
 from curation.stages.pool_scores import ComputedBudget, Groups, PoolScores, ScoredSplit
 from curation.stages.rows import NO_IDS, PART_ROWS, find_places, read_id_bitmap, read_ids, read_sorted_ids
@@ -344,7 +344,7 @@ class Chooser:
         if (found := self._divide(arm, self._n)) is None:
             return self._n
         if not of_top:
-            check(self._n, found.num_scored, found.num_rows)
+            check_budget(self._n, found.num_scored, found.num_rows)
             return len(found)
         bound = self.scores(arm).bound(self._n, self._ties)
         return int(bound.passes(found.row_ids_n, found.score_n.astype(np.float32)).sum())

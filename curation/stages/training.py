@@ -85,7 +85,7 @@ class Training(Stage):
         read: Mapping[str, object],
         left_out: Mapping[int, str] = MappingProxyType({}),
     ) -> Done:
-        """Train on ``rows`` by ``trained_by``, which also takes ``read``; ``left_out``: errors of rows left out before."""
+        """Train on ``rows`` by ``trained_by``, which takes ``read``; ``left_out``: errors of rows left out before."""
         with task.progress() as update, training(task, self.recipe):
             result = load_code(trained_by)(
                 self.base,

@@ -240,7 +240,7 @@ class Certified:
 
     def count(self, pool: Pool) -> Count:
         """Return how many rows pass their threshold or, by label, that of their class; 0 if none can be certified."""
-        assert pool.calibration is not None and pool.scores is not None, "declared"
+        assert pool.calibration is not None and pool.scores is not None, "declared in BUDGETS"
         settings = {name: value for name, value in asdict(self).items() if name != "per"}
         given = {**settings, "seed": pool.seed, "floor": pool.floor}
         raw_M = pool.calibration.raw_M
