@@ -180,7 +180,7 @@ def count_labels(ref: TableRef, gate: GateRule | None = None) -> LabelCounts:
 
 
 def check_errors(labels: TableRef, max_error_rate: float, examples: TableRef) -> None:
-    """Raise ``RunFailedError`` if more than ``max_error_rate`` of the rows that were asked failed.
+    """Raise ``RunFailedError`` if more than ``max_error_rate`` of the rows that the model was asked about failed.
 
     Error rows of the ``examples`` do not count: their limit is ``splits.max_error_rate`` or, in a filter,
     ``pool.max_error_rate``.

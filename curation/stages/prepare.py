@@ -214,14 +214,14 @@ def assign_left(job: SplitJob, chunks: Sequence[SourceChunk], writing: SplitWrit
         left, _ = _find_left_chunks(job, chunks, done)
     num_done, total = sum(map(len, done.values())), sum(table.rows for table in job.tables.values())
 
-    def committed(rows_of: Mapping[str, int]) -> None:
+    def report(rows_of: Mapping[str, int]) -> None:
         if writing.progress is not None:
             writing.progress(Standing(rows=num_done + sum(rows_of.values()), total=total))
 
-    committed({})
+    report({})
     if left:
         written = run_in_tasks(assign_splits, zip(left, itertools.repeat(ray.put(job))))
-        commit_stream(written, seconds=writing.commit_seconds, guard=writing.guard, on_commit=committed)
+        commit_stream(written, seconds=writing.commit_seconds, guard=writing.guard, on_commit=report)
 
 
 def _plan_job(

@@ -126,12 +126,12 @@ def assign_splits(chunk: SourceChunk, job: SplitJob) -> pa.Table:
     parts: dict[str, list[pa.Table]] = {name: [] for name in chunk.targets}
     start = 0
     for batch in chain.from_iterable(read_rows(part.file, part.start, part.stop) for part in chunk.parts):
-        own_B, ids_B = place_N[start : start + batch.num_rows], ids_N[start : start + batch.num_rows]
+        place_B, ids_B = place_N[start : start + batch.num_rows], ids_N[start : start + batch.num_rows]
         start += batch.num_rows
         for place in dict.fromkeys(places[name] for name in chunk.targets):
-            split, mine = names[place], np.flatnonzero(own_B == place)
-            own, rows = batch.take(pa.array(mine)), list[tuple[Json, Json]]()
-            for row_id, raw in zip(ids_B[mine].tolist(), to_raw_rows(own), strict=True):
+            split, at_M = names[place], np.flatnonzero(place_B == place)
+            of_split, rows = batch.take(pa.array(at_M)), list[tuple[Json, Json]]()
+            for row_id, raw in zip(ids_B[at_M].tolist(), to_raw_rows(of_split), strict=True):
                 row, audit = _read_row(domains[split], raw, split, audited=split == POOL and AUDIT in chunk.targets)
                 if source.group is not None:
                     row[schemas.CLUSTER.name] = compute_cluster(raw.get(source.group))
@@ -140,7 +140,7 @@ def assign_splits(chunk: SourceChunk, job: SplitJob) -> pa.Table:
                 schema = job.tables[name].schema
                 table = pa.Table.from_pylist([pair[name == AUDIT] for pair in rows], schema=schema)
                 for column in source.kept:
-                    kept = as_kept(own.column(column.name), column.type)
+                    kept = as_kept(of_split.column(column.name), column.type)
                     table = table.set_column(schema.get_field_index(column.name), column, kept)
                 parts[name].append(table)
     tables = {name: pa.concat_tables(part) for name, part in parts.items() if sum(map(len, part))}
