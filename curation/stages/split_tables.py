@@ -42,7 +42,7 @@ NO_AUDIT = (
     "false (and drop what needs it: gold arms, oracle budgets)"
 )
 HELD_OUT = ("test", "probe-")
-"""Beginnings of the names of splits that models and trust are measured on, and never trained on."""
+"""Prefixes of the names of splits that models and trust are measured on, and never trained on."""
 WORDS = {"same": "the same", "permuted": "with permuted options", "near_copy": "near-copies with another option"}
 ORDER = "test, calibration, probes, shots, source, adapt, pool"
 REMEDY = (
