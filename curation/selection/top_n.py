@@ -31,8 +31,8 @@ class TopN:
         num_wanted = budget - len(above)  # at least 1
         if num_wanted < len(tied):
             tied = tied[np.argpartition(hash64(row_ids_N[tied], seed), num_wanted - 1)[:num_wanted]]
-        chosen = np.concatenate([above, tied])
-        return Cut(row_ids_n=sort_by_rank(row_ids_N[chosen], score_N[chosen], seed), threshold=float(threshold))
+        selected = np.concatenate([above, tied])
+        return Cut(row_ids_n=sort_by_rank(row_ids_N[selected], score_N[selected], seed), threshold=float(threshold))
 
 
 def sort_by_rank(row_ids_n: Int64s, raw_score_n: Floats, seed: int) -> Int64s:

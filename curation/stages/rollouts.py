@@ -74,7 +74,7 @@ class RollOut(AskModel):
         settings = job.selection.gold_rollouts
         fields = self.teacher_fields(task)
         fields["decoding"] = self.decoding.model_copy(update={"temperature": settings.temperature})
-        asked = RolloutJob(
+        rollout_job = RolloutJob(
             examples=job.pool,
             uri=str(task.directory / "rollouts.lance"),
             domain=job.domain,
@@ -84,7 +84,7 @@ class RollOut(AskModel):
             **fields,
         )
         with self.passing(task) as how:
-            made = roll_out(job, asked, **how)
+            made = roll_out(job, rollout_job, **how)
         task.say(made.words)
         return Done(outputs=made, rows=made.num_asked)
 
@@ -124,8 +124,8 @@ def draw(
     of their own.
     """
     found = {row["row_id"]: {"row_id": row["row_id"], "num_samples": 0} for row in rows}
-    asked = {row["row_id"]: (row, attempt(label_request, domain, row["row_id"], row)[0]) for row in rows}
-    waiting = {row_id: request for row_id, (_, request) in asked.items() if request is not None}
+    requested = {row["row_id"]: (row, attempt(label_request, domain, row["row_id"], row)[0]) for row in rows}
+    waiting = {row_id: request for row_id, (_, request) in requested.items() if request is not None}
     for turn in range(num_samples):
         if not waiting:
             break
@@ -135,7 +135,7 @@ def draw(
             for answer in batch.select(["row_id", "completion", "error"]).to_pylist():
                 row_id, completion = answer["row_id"], answer["completion"]
                 found[row_id]["num_samples"] += 1
-                row, request = asked[row_id]
+                row, request = requested[row_id]
                 right = False
                 if answer["error"] is None:
                     label, _ = attempt(domain.parse, completion, row)
@@ -146,7 +146,7 @@ def draw(
     return list(found.values())
 
 
-def roll_out(job: SelectJob, asked: RolloutJob, **how: Unpack[PassOptions]) -> GoldRollouts:
+def roll_out(job: SelectJob, rollout_job: RolloutJob, **how: Unpack[PassOptions]) -> GoldRollouts:
     """Decide what the gold arms of ``job`` train on, and sample rollouts if they train on the teacher's own."""
     assert job.audit is not None, "RunConfig refuses gold arms without an audit set"
     wanted = job.selection.gold_rollouts.source
@@ -154,16 +154,16 @@ def roll_out(job: SelectJob, asked: RolloutJob, **how: Unpack[PassOptions]) -> G
     if made.texts.source != "sample":
         return made
     budget = compute_budget(job)
-    samples = io.create(asked.uri, schemas.ROLLOUTS)  # those of a run that was cut off are kept, of whatever round
+    samples = io.create(rollout_job.uri, schemas.ROLLOUTS)  # keeps those of an interrupted run, of whatever round
     if budget.n:
         chooser, right = Chooser(job, budget), job.gold.right
         arms = [ARMS[name] for name in job.selection.arms if ARMS[name].gold]
         for arm in sorted(arms, key=lambda arm: not arm.ranked):
             if arm.ranked:
                 ids_n = chooser.top(arm).row_ids_n
-                samples = _sample(job, asked, samples, ids_n[find_missing_ids(ids_n, right)], how)
+                samples = _sample(job, rollout_job, samples, ids_n[find_missing_ids(ids_n, right)], how)
             else:
-                samples = _sample_draw(job, asked, samples, chooser.candidates(arm), right, budget.n, how)
+                samples = _sample_draw(job, rollout_job, samples, chooser.candidates(arm), right, budget.n, how)
     table = io.read(samples, ["completion", "num_samples"])
     return replace(
         made,
@@ -190,7 +190,7 @@ def count_to_resolve(state_M: npt.NDArray[np.int8], n: int, rate: float) -> int:
 
 def _sample_draw(
     job: SelectJob,
-    asked: RolloutJob,
+    rollout_job: RolloutJob,
     samples: TableRef,
     candidates: Candidates,
     right: BitMap64,
@@ -212,23 +212,23 @@ def _sample_draw(
         num_rows = count_to_resolve(state_M, n, rate)
         if not num_rows:
             return samples
-        samples = _sample(job, asked, samples, ids_M[:num_rows][state_M[:num_rows] == UNKNOWN], how)
+        samples = _sample(job, rollout_job, samples, ids_M[:num_rows][state_M[:num_rows] == UNKNOWN], how)
         rate = max(io.count(samples, "completion IS NOT NULL"), 1) / io.count(samples)
 
 
-def _sample(job: SelectJob, asked: RolloutJob, samples: TableRef, ids_M: Int64s, how: PassOptions) -> TableRef:
+def _sample(job: SelectJob, rollout_job: RolloutJob, samples: TableRef, ids_M: Int64s, how: PassOptions) -> TableRef:
     """Add samples of more rows; return the table. The teacher is not asked again about rows that it has."""
     known_N = read_ids(samples)
-    wanted = np.union1d(known_N, ids_M)
-    if len(wanted) == len(known_N):
+    ids_N = np.union1d(known_N, ids_M)
+    if len(ids_N) == len(known_N):
         return samples
     assert job.audit is not None, "RunConfig refuses gold arms without an audit set"
-    gold = io.take(job.audit, wanted, ["gold"])["gold"]
-    examples = io.take(job.pool, wanted).append_column(schemas.GOLD, gold)
+    gold = io.take(job.audit, ids_N, ["gold"])["gold"]
+    examples = io.take(job.pool, ids_N).append_column(schemas.GOLD, gold)
     return run_pass(
-        replace(asked, examples=io.write(examples, str(to_place(asked.uri).with_name("asked.lance")))),
+        replace(rollout_job, examples=io.write(examples, str(to_place(rollout_job.uri).with_name("asked.lance")))),
         name="the rollouts of gold labels",
-        uri=asked.uri,
+        uri=rollout_job.uri,
         schema=schemas.ROLLOUTS,
         takes=lambda ids_N: np.ones(len(ids_N), dtype=np.bool_),
         **how,
