@@ -71,9 +71,9 @@ def scale_estimate(estimate: Estimate, factor: float) -> Estimate:
 
 def sum_together(estimates: Iterable[Estimate]) -> Estimate:
     """Return the sum of estimates from one sample of n rows; their bounds add up, since they share one error."""
-    given = list(estimates)
-    value, low, high = (math.fsum(getattr(item, name) for item in given) for name in ("value", "low", "high"))
-    return Estimate(value=value, low=low, high=high, n=max((item.n for item in given), default=0))
+    items = list(estimates)
+    value, low, high = (math.fsum(getattr(item, name) for item in items) for name in ("value", "low", "high"))
+    return Estimate(value=value, low=low, high=high, n=max((item.n for item in items), default=0))
 
 
 def add_exact(estimate: Estimate, number: float) -> Estimate:

@@ -44,13 +44,13 @@ def allocate(weights_S: npt.ArrayLike, sizes_S: npt.ArrayLike, n: int) -> Int64s
         room = sizes - quotas
         open_S = (room > 0) & (weights > 0)
         share = np.where(open_S, weights, 0.0) if open_S.any() else room.astype(np.float64)
-        wanted = left * share / share.sum()
-        full_S = (room > 0) & (wanted >= room)
+        ideal = left * share / share.sum()
+        full_S = (room > 0) & (ideal >= room)
         if full_S.any():  # the next round distributes the places that they cannot take
             quotas[full_S] = sizes[full_S]
             continue
-        rounded = np.floor(wanted).astype(np.int64)
-        largest = np.argsort(np.round(rounded - wanted, 9), kind="stable")[: left - int(rounded.sum())]
+        rounded = np.floor(ideal).astype(np.int64)
+        largest = np.argsort(np.round(rounded - ideal, 9), kind="stable")[: left - int(rounded.sum())]
         rounded[largest] += 1
         quotas += rounded
     return quotas

@@ -105,8 +105,8 @@ def draw(rows: ScoredRows, *, num: int, seed: int, ranked: bool) -> Drawn:
         left = np.flatnonzero((stratum_R == stratum) & ~uniform_R)
         drawn_R[left[_find_smallest(hash_R[left], int(wanted))]] = True
     drawn_S = np.bincount(stratum_R[drawn_R], minlength=num_strata)
-    chosen = np.flatnonzero(drawn_R)
-    chosen = chosen[np.argsort(hash64(ids_R[chosen], derive(seed, "audit order")))]
+    drawn = np.flatnonzero(drawn_R)
+    drawn = drawn[np.argsort(hash64(ids_R[drawn], derive(seed, "audit order")))]
     strata = []
     for index in range(num_strata):
         place_R = region_R[stratum_R == index]
@@ -122,9 +122,9 @@ def draw(rows: ScoredRows, *, num: int, seed: int, ranked: bool) -> Drawn:
         )
         strata.append(made)
     return Drawn(
-        place_M=region_R[chosen],
-        stratum_M=stratum_R[chosen],
-        uniform_M=uniform_R[chosen],
+        place_M=region_R[drawn],
+        stratum_M=stratum_R[drawn],
+        uniform_M=uniform_R[drawn],
         strata=tuple(strata),
         floor=floor,
     )

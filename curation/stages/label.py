@@ -5,7 +5,7 @@ these answers, and they are never bought again, whichever model reads them.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple, Unpack
@@ -160,8 +160,8 @@ def count_labels(ref: TableRef, gate: GateRule | None = None) -> LabelCounts:
     counts = Counter(rows=0, unparsed=0, truncated=0, prompt_tokens=0, output_tokens=0)
     errors, table = Counter[str](), io.open_table(ref)
     gated = () if gate is None else gate.columns.names
-    wanted = {"label", "truncated", "error", *gated, *DOMAIN_NUMBERS, *chain(*TOKEN_COLUMNS.values())}
-    columns = [name for name in table.schema.names if name in wanted]
+    counted = {"label", "truncated", "error", *gated, *DOMAIN_NUMBERS, *chain(*TOKEN_COLUMNS.values())}
+    columns = [name for name in table.schema.names if name in counted]
     for batch in iter_checked(table.scanner(columns=columns).to_batches()):
         failed = batch.column("error").drop_null()
         errors.update(map(get_error_kind, failed.to_pylist()))
@@ -308,9 +308,9 @@ class ReadWorker(ChunkWorker[pa.Table]):
         """Return error rows for ``answers``, each with its own error or that of ``errors``."""
         own = zip(answers["row_id"].to_pylist(), answers["error"].to_pylist(), strict=True)
         problems = [error or errors[row_id] for row_id, error in own]
-        gone: dict[str, Sequence[Any]] = {name: pa.nulls(len(answers), pa.string()) for name in ("completion", "label")}
+        nulls = dict.fromkeys(("completion", "label"), pa.nulls(len(answers), pa.string()))
         columns = {name: answers[name] for name in answers.column_names}
-        return self._cast({**columns, **gone, "error": pa.array(problems, pa.string())})
+        return self._cast({**columns, **nulls, "error": pa.array(problems, pa.string())})
 
     def _cast(self, columns: dict[str, Any]) -> pa.Table:
         """Return a table of the full schema, with nulls for missing columns."""

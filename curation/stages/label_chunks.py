@@ -113,8 +113,8 @@ class LabelsJob(Job):
 
     def full_schema(self, state_size: int) -> pa.Schema:
         """Return the schema of the labels with all states."""
-        asked, added = self.teacher, list_added_columns(get_domain(self.domain))
-        return schemas.make_labels_schema(asked.states, asked.state_dtype, state_size, asked.token_logprobs, added)
+        ask, added = self.teacher, list_added_columns(get_domain(self.domain))
+        return schemas.make_labels_schema(ask.states, ask.state_dtype, state_size, ask.token_logprobs, added)
 
     def schema(self, state_size: int) -> pa.Schema:
         """Return the schema of the labels table."""

@@ -168,7 +168,7 @@ class Digests:
     def near(self) -> list[bytes]:
         """Return keys of which near-copies share at least one, by the rule ``match_questions``."""
         sizes = {SHARED_PARTS, 1} if len(self._unique) == SHARED_PARTS else {min(len(self._unique), SHARED_PARTS)}
-        kept = (b"".join(chosen) for size in sizes for chosen in itertools.combinations(self._unique, size))
+        kept = (b"".join(parts) for size in sizes for parts in itertools.combinations(self._unique, size))
         alone = b"of two" if len(self._unique) == SHARED_PARTS else b""
         return [_digest(self._text + b"near" + (alone if len(key) == 16 else b"") + key) for key in kept]
 
@@ -215,8 +215,8 @@ def _collect_keys(part: _Fragments) -> tuple[Uint64s, Counter[str]]:
 
 def _build_index(sizes: Sequence[int], *highs: Uint64s) -> tuple[Uint64s, Uint64s]:
     """Return all first halves, ascending, and those that splits share; ``sizes``: the number of arrays per split."""
-    given = iter(highs)
-    splits = [np.unique(np.concatenate(list(itertools.islice(given, size)))) for size in sizes]
+    arrays = iter(highs)
+    splits = [np.unique(np.concatenate(list(itertools.islice(arrays, size)))) for size in sizes]
     all_K = np.sort(np.concatenate(splits))
     repeated_K = all_K[1:] == all_K[:-1]
     return all_K[np.append(True, ~repeated_K)], np.unique(all_K[1:][repeated_K])
