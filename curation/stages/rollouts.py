@@ -136,10 +136,8 @@ def draw(
                 row_id, completion = answer["row_id"], answer["completion"]
                 found[row_id]["num_samples"] += 1
                 row, request = requested[row_id]
-                right = False
-                if answer["error"] is None:
-                    label, _ = attempt(domain.parse, completion, row)
-                    right = label is not None and check_labels(domain, [label], [row["gold"]], [row]) == [True]
+                label = None if answer["error"] is not None else attempt(domain.parse, completion, row)[0]
+                right = label is not None and check_labels(domain, [label], [row["gold"]], [row]) == [True]
                 if right and request is not None and (limit is None or limit.allows(request.prompt, completion)):
                     found[row_id]["completion"] = completion
                     del waiting[row_id]

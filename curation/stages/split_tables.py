@@ -166,9 +166,8 @@ def _read_row(domain: Domain, raw: Mapping[str, object], name: str, *, audited: 
     no_gold, audit = "", Json()
     if example is not None and (audited or name != POOL):
         gold, no_gold = attempt(domain.gold, raw)
-        if not no_gold and (no_gold := find_schema_problem({"gold": gold}, pa.schema([schemas.GOLD]))):
-            gold = None
-        if gold is not None:
+        no_gold = no_gold or find_schema_problem({"gold": gold}, pa.schema([schemas.GOLD]))
+        if gold is not None and not no_gold:
             reason, failure = attempt(domain.gold_problem, gold, example)
             no_gold = reason or failure
         gold = None if no_gold else gold
