@@ -131,11 +131,11 @@ def lost_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     import pyarrow as pa
 
     from curation.refs import TableRef
-    from curation.stages import deal, prepare
+    from curation.stages import prepare, split_tables
 
     counts = {"pool": prepare.SplitCounts(rows=9, errors={})}
-    job = deal.DealJob(sources={}, tables={"pool": deal.SplitTable("pool.lance", pa.schema([]), 10)})
-    prepare._check(job, {"pool": TableRef(uri="pool.lance", version=1)}, counts)
+    job = split_tables.SplitJob(sources={}, tables={"pool": split_tables.SplitTable("pool.lance", pa.schema([]), 10)})
+    prepare._check_tables(job, {"pool": TableRef(uri="pool.lance", version=1)}, counts)
 
 
 def denied(monkeypatch: pytest.MonkeyPatch) -> None:

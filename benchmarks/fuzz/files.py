@@ -15,7 +15,7 @@ from benchmarks.fuzz.oracle import attempt as tried
 from curation.config import DomainConfig, SourceConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.sources import check_unique, discover, read_rows, to_raw_rows
-from curation.stages.deal import find_schema_problem
+from curation.stages.split_tables import find_schema_problem
 
 Rows = list[dict[str, Any]]
 

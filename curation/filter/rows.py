@@ -21,8 +21,8 @@ from curation.filter.package.folder import TrustPackage, load
 from curation.json_types import Json, JsonView
 from curation.refs import ModelRef
 from curation.sources.missing import replace_missing
-from curation.stages.deal import find_schema_problem
 from curation.stages.label_chunks import AskSettings, label_rows
+from curation.stages.split_tables import find_schema_problem
 from curation.teachers import load_teacher
 from curation.teachers.wrapped import WrappedTeacher
 from curation.trust import load_fitted

@@ -190,7 +190,7 @@ def resample(
 
 @lru_cache(maxsize=4)
 def _draw_counts(counts: bytes, seed: int, resamples: int) -> NDArray[Any]:
-    """Draw counts of the F cells, [R, F]; cache them for the next statistic, since drawing is slow."""
+    """Draw counts of the F cells, [R, F]; cached for the next statistic, since drawing is slow."""
     counts_F = np.frombuffer(counts, dtype=np.int64)
     num_rows, rng = int(counts_F.sum()), np.random.default_rng(seed)
     drawn_RF = np.empty((resamples, len(counts_F)), np.min_scalar_type(num_rows))

@@ -26,8 +26,8 @@ from curation.metrics.estimates import Estimate, compute_proportion, make_undefi
 TAIL = 0.01
 """Share of the source rows beyond the yardstick's quantile."""
 SHOWN_P, ALARM_P = 0.01, 1e-3
-"""Upper limits of the p-value for a report of foreign rows and for an alarm. The limit of an alarm is lower, since each
-delivery is tested again, while a report is made once."""
+"""Upper limits of the p-value for a report of foreign rows and for an alarm. The alarm's limit is lower, since the test
+is repeated for each delivery, while a report is made once."""
 SHOWN_SHARE, ALARM_SHARE = 0.01, 0.02
 """Minimum share of foreign rows for a report and for an alarm."""
 MIN_PASSING = 50

@@ -59,7 +59,7 @@ class Shift:
     inputs: str = "hidden states"
     """Name of the values that were compared, in words."""
     foreign: Foreign | None = None
-    """Test for pool rows that are unlike the source's, or None if untested."""
+    """Test for pool rows that are unlike the source's, or None if there was no test."""
 
     @property
     def has_minority(self) -> bool:
@@ -68,21 +68,21 @@ class Shift:
 
     @property
     def differs(self) -> bool:
-        """Whether the test shows a difference at the 5 % level, or foreign rows."""
+        """Whether the test shows a difference at the 5 % level, or a minority of foreign rows."""
         return self.p_value < ALPHA or self.has_minority
 
     @property
     def alarm(self) -> bool:
         """Whether the pool differs clearly: the AUC's whole interval is above 0.6, or foreign rows are an alarm.
 
-        A test at the 5 % level, repeated for each delivery of rows, would raise an alarm in one of twenty by chance.
+        A test at the 5 % level, repeated for each delivery of rows, would raise a false alarm in one of twenty.
         """
         by_auc = self.p_value < ALPHA and self.auc.low > CLEAR_AUC
         return by_auc or (self.foreign is not None and self.foreign.alarm)
 
     @property
     def strength(self) -> Strength:
-        """The strength of a difference; if one is shown, ``slight`` (AUC below .6), ``clear`` (below .8), ``severe``.
+        """The strength of a difference: ``slight`` for an AUC below .6, ``clear`` for one below .8, else ``severe``.
 
         ``minority`` is an AUC below .6 with foreign rows.
         """
@@ -168,10 +168,10 @@ def compare_samples(source_ND: ArrayLike, pool_MD: ArrayLike, *, seed: int, max_
     fit, held = _make_features(fit_FD, states_ND[held_N], squares=reached[1] > reached[0])
     scores_H = np.asarray(held @ _fit_ridge(fit, is_pool_F))  # how much a row looks like a pool row
     distances = compute_distances(sides[0], sides[1], rng)
-    return _test(scores_H, is_pool_N[held_N], distances, num_source=num_source, num_pool=num_pool)
+    return _test_scores(scores_H, is_pool_N[held_N], distances, num_source=num_source, num_pool=num_pool)
 
 
-def _test(scores_H: Float32s, is_pool_H: Bools, distances: Distances, **further: Any) -> Shift:
+def _test_scores(scores_H: Float32s, is_pool_H: Bools, distances: Distances, **further: Any) -> Shift:
     """Test held-out scores, which are higher for rows that look like pool rows, and count foreign rows."""
     foreign = [
         count_beyond(distances.source_K, distances.pool_M, "distance"),
@@ -253,13 +253,13 @@ def compare_texts(source: Sequence[str], pool: Sequence[str], *, seed: int) -> S
     """
     rng = np.random.default_rng(seed)
     source_NW, pool_MW = (_hash_words(texts, rng) for texts in (source, pool))
-    return _compare(source_NW, pool_MW, rng)
+    return _compare_words(source_NW, pool_MW, rng)
 
 
 def compare_with_words(source_NW: Words, pool: Sequence[str], *, seed: int) -> Shift:
     """Compare the words of texts, each distinct text counted once, with the sample from :func:`sample_words`."""
     rng = np.random.default_rng(seed)
-    return _compare(source_NW, _hash_words(pool, rng), rng)
+    return _compare_words(source_NW, _hash_words(pool, rng), rng)
 
 
 def sample_words(texts: Sequence[str], *, seed: int) -> Words:
@@ -288,7 +288,7 @@ def _hash_words(texts: Sequence[str], rng: np.random.Generator) -> Words:
     return words_NW
 
 
-def _compare(source_NW: Words, pool_MW: Words, rng: np.random.Generator) -> Shift:
+def _compare_words(source_NW: Words, pool_MW: Words, rng: np.random.Generator) -> Shift:
     num_source, num_pool = source_NW.shape[0], pool_MW.shape[0]
     if min(num_source, num_pool) < MIN_ROWS:
         return Shift(auc=auc([], []), p_value=1.0, num_source=num_source, num_pool=num_pool, inputs=INPUTS)
@@ -312,4 +312,4 @@ def _compare(source_NW: Words, pool_MW: Words, rng: np.random.Generator) -> Shif
         near = NearestNeighbors(n_neighbors=NEIGHBOURS, metric="cosine").fit(rarity.transform(source_NW[fit_F]))
         source_K, pool_M = (near.kneighbors(rarity.transform(part))[0][:, -1] for part in (source_NW[held_K], pool_MW))
     found = Distances(held_N[:num_source], source_K, pool_M)
-    return _test(scores_H, is_pool_H, found, num_source=num_source, num_pool=num_pool, inputs=INPUTS)
+    return _test_scores(scores_H, is_pool_H, found, num_source=num_source, num_pool=num_pool, inputs=INPUTS)

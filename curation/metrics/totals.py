@@ -71,22 +71,22 @@ def scale_estimate(estimate: Estimate, factor: float) -> Estimate:
 
 def sum_together(estimates: Iterable[Estimate]) -> Estimate:
     """Return the sum of estimates from one sample of n rows; their bounds add up, since they share one error."""
-    given = list(estimates)
-    value, low, high = (math.fsum(getattr(item, name) for item in given) for name in ("value", "low", "high"))
-    return Estimate(value=value, low=low, high=high, n=max((item.n for item in given), default=0))
+    items = list(estimates)
+    value, low, high = (math.fsum(getattr(item, name) for item in items) for name in ("value", "low", "high"))
+    return Estimate(value=value, low=low, high=high, n=max((item.n for item in items), default=0))
 
 
 def add_exact(estimate: Estimate, number: float) -> Estimate:
-    """Return the sum of an estimate and a number without error."""
+    """Return the sum of an estimate and a number that is known exactly."""
     value, low, high = (number + x for x in (estimate.value, estimate.low, estimate.high))
     return Estimate(value=value, low=low, high=high, n=estimate.n)
 
 
 def make_exact(value: float, n: int = 0) -> Estimate:
-    """Return a known number as an estimate without error."""
+    """Return a number that is known exactly as an estimate without error."""
     return Estimate(value=value, low=value, high=value, n=n)
 
 
 def make_rough(value: float, n: int) -> Estimate:
-    """Return a value of which nothing says how far it is off, so without an interval."""
+    """Return a value of unknown error as an estimate without an interval."""
     return Estimate(value=value, low=math.nan, high=math.nan, n=n)

@@ -38,7 +38,7 @@ from curation.sources import (
     read_rows_at,
 )
 from curation.stages import fit
-from curation.stages.deal import POOL
+from curation.stages.split_tables import POOL
 from curation.storage import lease
 from curation.storage.paths import write_atomically
 

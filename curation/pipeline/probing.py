@@ -20,12 +20,12 @@ from curation.signals import make_asks
 from curation.sources import NOTHING, Assignment, SourceFile, make_assignment, read_rows_at
 from curation.sources.readers import SampledRow
 from curation.stages.asking import AskModel
-from curation.stages.deal import POOL, make_example_table
 from curation.stages.label import Label
 from curation.stages.label_chunks import LabelJob
 from curation.stages.probe import MeasuredCost, Population, probe
 from curation.stages.score import ScoredOnly
 from curation.stages.signal import MeasureSignal
+from curation.stages.split_tables import POOL, make_example_table
 from curation.storage.paths import Place
 from curation.tables import io
 from curation.tables.schemas import FILE_SHIFT

@@ -179,7 +179,7 @@ class RunInputs:
     prepare_counts: Mapping[str, JsonView]
     """Counts by split: ``rows`` read (error rows too) and ``errors`` by kind."""
     overlap: JsonView
-    """Questions that splits share, and how they were handled: ``stages.deal.Overlap`` as JSON."""
+    """Questions that splits share, and how they were handled: ``stages.split_tables.Overlap`` as JSON."""
     groups: Sequence[PossibleGroups] = ()
     """Columns of the files that may divide rows into groups; empty if the files can no longer be read."""
 

@@ -39,7 +39,7 @@ class Cut:
 
 
 class Selector(Protocol):
-    """An arm's rule that cuts the candidates down to a budget; it is constructed without arguments."""
+    """An arm's rule, which cuts the candidates down to a budget; it is constructed without arguments."""
 
     def cut(self, candidates: Candidates, budget: int, seed: int) -> Cut:
         """Return the selected rows; they do not depend on the order of the candidates."""

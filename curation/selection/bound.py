@@ -28,7 +28,7 @@ from curation.selection.order import (
     to_score_keys,
     without_minus_zero,
 )
-from curation.selection.top_n import check
+from curation.selection.top_n import check_budget
 
 Batch = tuple[Int64s, Floats]
 """Row ids and raw scores of some rows, both [N]."""
@@ -117,7 +117,7 @@ def find_exact_bound(counted: Callable[[CountingPass], PassCounts], n: int, seed
         BudgetError: n is not positive, or larger than the number of rows with a score.
         ValueError: batches of float32 and of float64 are mixed.
     """
-    check(n, num_eligible=n, num_rows=n)
+    check_budget(n, num_eligible=n, num_rows=n)
     step: CountingPass | Bound = CountingPass(n=n, seed=seed)
     while isinstance(step, CountingPass):
         step = _narrow(step, counted(step))
@@ -186,7 +186,7 @@ def _narrow(asked: CountingPass, found: PassCounts) -> CountingPass | Bound:
     """
     if not asked.key_bits:
         if not found.key_bits:
-            check(asked.n, 0, found.num_rows)
+            check_budget(asked.n, 0, found.num_rows)
         return _find_window(asked, found)
     num_reached = found.num_ahead + int(found.counts_B.sum())
     if not found.num_ahead < asked.n <= num_reached:
@@ -194,7 +194,7 @@ def _narrow(asked: CountingPass, found: PassCounts) -> CountingPass | Bound:
             asked, first=get_lowest_key(asked.key_bits), last=get_highest_key(asked.key_bits), tied_at=None
         )
         if asked == all_scores:
-            check(asked.n, num_reached, found.num_rows)
+            check_budget(asked.n, num_reached, found.num_rows)
         return all_scores
     wanted = asked.n - found.num_ahead
     if found.keys_M is not None:

@@ -19,7 +19,7 @@ from curation.selection.class_shares import ClassScores, ClassShares
 from curation.selection.order import Streamed
 
 ACCEPTED = 0.5
-"""Lowest trust of a row that counts as accepted in the purity on the fit set or a probe (our choice)."""
+"""Lowest trust with which a row counts as accepted in the purity on the fit set or a probe (our choice)."""
 
 
 class GradedScores(NamedTuple):
@@ -38,7 +38,7 @@ class GradedScores(NamedTuple):
 
     def places(self, classes: Sequence[str]) -> Int64s:
         """Return the index of each row's label among C classes, int64 [M]; C for a row whose label is none of them."""
-        assert self.label_M is not None, "the caller asks"
+        assert self.label_M is not None, "a rule that reads classes is given labels"
         place = {name: number for number, name in enumerate(classes)}
         return np.array([place.get(label, len(classes)) for label in self.label_M.tolist()], dtype=np.int64)
 
@@ -50,7 +50,7 @@ class ReferenceScores(Protocol):
         """Return the trust in [0, 1] of each row, NaN for one that is never selected, float32 [N]: 4 bytes a row."""
 
     def ordered(self, floor: float | None = None) -> Streamed:
-        """Return order statistics, which hold no score, of all raw scores or of those at or above ``floor``."""
+        """Return order statistics of all raw scores, or of those at or above ``floor``, without holding the scores."""
 
     def num_trusted(self, threshold: float) -> int:
         """Return the number of rows with at least this trust; counted batch by batch."""
@@ -85,7 +85,7 @@ class Pool:
     @property
     def trust_N(self) -> Float32s:
         """Trust of all rows, read anew by :meth:`ReferenceScores.trust_of_all` of ``scores``."""
-        assert self.scores is not None, "declared"
+        assert self.scores is not None, "declared in BUDGETS"
         return self.scores.trust_of_all()
 
 
@@ -142,7 +142,7 @@ class Oracle:
 
     def count(self, pool: Pool) -> Count:
         """Return the number, or raise ``BudgetError`` if no weak label is right."""
-        assert pool.num_right is not None, "declared"
+        assert pool.num_right is not None, "declared in BUDGETS"
         return Count(min(_require_some(pool.num_right, "oracle", "no weak label of the pool is right"), self.cap))
 
 
@@ -155,7 +155,7 @@ class FitPurity:
 
     def count(self, pool: Pool) -> Count:
         """Return the product, or raise ``BudgetError`` if it is below 1."""
-        assert pool.measured is not None and pool.num_right is not None, "declared"
+        assert pool.measured is not None and pool.num_right is not None, "declared in BUDGETS"
         accepted_M = pool.measured.trust_M >= ACCEPTED
         num_right, num = int(pool.measured.correct_M[accepted_M].sum()), int(accepted_M.sum())
         found = f"purity {num_right}/{num} on the fit set times {pool.num_right} right weak labels is below 1"
@@ -170,13 +170,13 @@ class Threshold:
 
     def count(self, pool: Pool) -> Count:
         """Return the number of these rows, or raise ``BudgetError`` if there are none."""
-        assert pool.scores is not None, "declared"
+        assert pool.scores is not None, "declared in BUDGETS"
         found = f"no row has a trust of at least {self.threshold}"
         return Count(_require_some(pool.scores.num_trusted(self.threshold), "threshold", found), is_cut=True)
 
 
 def check_pool(budget: BudgetConfig, num_rows: int) -> None:
-    """Refuse a budget of more than a pool's ``num_rows`` by a ``BudgetError``, before anything is labelled."""
+    """Raise ``BudgetError`` for a budget of more than a pool's ``num_rows``, before anything is labelled."""
     if budget.n is not None and budget.n > num_rows:
         raise BudgetError(
             f"selection.budget: n = {budget.n:,} is more than the {num_rows:,} rows of the pool (of a generation's "

@@ -6,9 +6,9 @@ these add up to n, they are quotas: each label's best rows are taken. So a row i
 of its label are ahead of it, and fewer than n rows that meet this condition.
 
 Rows may be read in any order and partition, and each part is reduced on its own. That is exact: a row that the walk
-over its part does not take is not taken from all rows either, because further rows only add to those ahead of it. The
-walk over the kept rows is therefore the walk over all rows. A part holds at most ``max(2n, n + HELD_ROWS)`` rows of 32
-bytes and one batch, however many rows and labels there are.
+over its part does not take is not taken from all rows either, because further rows only add to those ahead of it. So
+the walk over the kept rows takes the same rows as the walk over all. A part holds at most ``max(2n, n + HELD_ROWS)``
+rows of 32 bytes and one batch, however many rows and labels there are.
 """
 
 from collections.abc import Callable, Iterable
@@ -106,7 +106,7 @@ def walk_parts(parts: Iterable[Capped], n: int, cap: Cap) -> Capped:
 
 
 def count_before(label_N: npt.NDArray[Any]) -> Int64s:
-    """Return how many rows with the same label stand before each row, int64 [N]."""
+    """Return how many rows with the same label come before each row, int64 [N]."""
     order_N = np.argsort(label_N, kind="stable")
     sorted_N = label_N[order_N]
     first_N = np.flatnonzero(np.concatenate([np.ones(min(1, len(sorted_N)), np.bool_), sorted_N[1:] != sorted_N[:-1]]))
@@ -116,7 +116,7 @@ def count_before(label_N: npt.NDArray[Any]) -> Int64s:
 
 
 def _find_last_keys(best: npt.NDArray[np.void], cap: Int64s) -> Uint64s:
-    """Return the largest key of a row of each label that may still be taken, uint64 [S]: no bound until it is full."""
+    """Return the largest key with which a row of each label may still be taken, uint64 [S]; no bound below its cap."""
     label_M = best["label"].astype(np.int64)
     last_S = np.full(len(cap), np.iinfo(np.uint64).max)
     np.maximum.at(taken_S := np.zeros(len(cap), dtype=np.uint64), label_M, best["key"])

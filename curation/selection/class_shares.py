@@ -21,7 +21,7 @@ from curation.arrays import Float64s, Floats, Int64s
 Basis = Literal["confusion", "counts", "certified"]
 
 FEW_ROWS, FEW_A_CLASS = 20, 3
-"""Numbers of labelled rows, in total and per class, below which the teacher's own counts are nearer to the truth."""
+"""Minimum number of labelled rows, in total and per class; with fewer, the teacher's own counts are more accurate."""
 PRIOR_ROWS = 5
 """Number of pseudo-rows added to each class, labelled as the teacher labels on average."""
 MOST_STEPS, LEAST_CHANGE = 2_000, 1e-7
@@ -59,8 +59,8 @@ def estimate_shares(classes: Sequence[str], given_T: Int64s, confusion_CT: Int64
     elif not given_T.sum():
         why = "no row of the pool is labelled"
     if why is None:
-        # the most probable shares; the prior, the labelled rows' shares, weighs as much as C labelled rows
-        share_T, probability_CT = given_T / given_T.sum(), label_probabilities(confusion_CT)
+        # The most probable shares; the prior, the labelled rows' shares, weighs as much as C labelled rows.
+        share_T, probability_CT = given_T / given_T.sum(), estimate_label_probabilities(confusion_CT)
         prior_C: Float64s = (confusion_CT.sum(axis=1) + 0.5) / (num_labelled + 0.5 * num_classes)
         weight = num_classes / (num_classes + num_labelled)
         share_C = prior_C
@@ -83,7 +83,7 @@ def estimate_shares(classes: Sequence[str], given_T: Int64s, confusion_CT: Int64
     )
 
 
-def label_probabilities(confusion_CT: Int64s) -> Float64s:
+def estimate_label_probabilities(confusion_CT: Int64s) -> Float64s:
     """Return the probability of each label given the class, [C, T], smoothed by ``PRIOR_ROWS`` pseudo-rows per class.
 
     Pseudo-rows are right as often as all labelled rows, and their wrong labels are distributed as those of all.

@@ -44,13 +44,13 @@ def allocate(weights_S: npt.ArrayLike, sizes_S: npt.ArrayLike, n: int) -> Int64s
         room = sizes - quotas
         open_S = (room > 0) & (weights > 0)
         share = np.where(open_S, weights, 0.0) if open_S.any() else room.astype(np.float64)
-        wanted = left * share / share.sum()
-        full_S = (room > 0) & (wanted >= room)
+        ideal = left * share / share.sum()
+        full_S = (room > 0) & (ideal >= room)
         if full_S.any():  # the next round distributes the places that they cannot take
             quotas[full_S] = sizes[full_S]
             continue
-        rounded = np.floor(wanted).astype(np.int64)
-        largest = np.argsort(np.round(rounded - wanted, 9), kind="stable")[: left - int(rounded.sum())]
+        rounded = np.floor(ideal).astype(np.int64)
+        largest = np.argsort(np.round(rounded - ideal, 9), kind="stable")[: left - int(rounded.sum())]
         rounded[largest] += 1
         quotas += rounded
     return quotas
@@ -63,7 +63,7 @@ class ByStratum(ABC):
         """Return each bin's top rows, ranked together."""
         stratum_N = candidates.stratum_N
         assert stratum_N is not None, "curation.arms declares that the rule reads it"
-        sizes_S = _count(candidates, np.isfinite(candidates.raw_score_N))
+        sizes_S = _count_by_bin(candidates, np.isfinite(candidates.raw_score_N))
         quotas_S = allocate(self.weights(candidates, sizes_S), sizes_S, budget)
         rows = (candidates.row_ids_N, candidates.raw_score_N, lambda place_M: stratum_N[place_M].astype(np.uint64))
         taken = walk_batches([rows], budget, quotas_S, seed)
@@ -97,9 +97,9 @@ class Matched(ByStratum):
     def weights(self, candidates: Candidates, sizes_S: Int64s) -> npt.ArrayLike:
         """Return the number of rows of each bin that the reference arm selects."""
         assert candidates.reference_M is not None, "curation.arms declares that the rule reads it"
-        return _count(candidates, np.isin(candidates.row_ids_N, candidates.reference_M))
+        return _count_by_bin(candidates, np.isin(candidates.row_ids_N, candidates.reference_M))
 
 
-def _count(candidates: Candidates, which_N: Bools) -> Int64s:
+def _count_by_bin(candidates: Candidates, which_N: Bools) -> Int64s:
     assert candidates.stratum_N is not None, "curation.arms declares that the rule reads it"
     return np.bincount(candidates.stratum_N[which_N], minlength=candidates.num_strata)

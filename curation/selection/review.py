@@ -1,11 +1,11 @@
-"""The draw of rows, from a selection and from just below it, that people review.
+"""The draw of rows that people review, from a selection and from just below it.
 
 The **region** of a review is the selection and, if its arm ranks, as many rows again from below the cut: all rows that
 score at least the **floor**. Strata are quantiles of the score, separate for selected rows and for those below. The
 draw has two parts, both without replacement:
 
 - the **uniform part**: a simple random sample of the region. Of the rows at or above any score it is a simple random
-  sample, too, which is all that a certified cut asks of its calibration rows (:mod:`curation.selection.risk`);
+  sample, too, which is all that a certified cut requires of its calibration rows (:mod:`curation.selection.risk`);
 - the **extra part**: a simple random sample of each stratum's other rows, so that each has at least ``FEWEST`` rows
   and the total comes near Neyman's allocation, number of rows times sqrt(p (1 - p)) (Neyman, Journal of the Royal
   Statistical Society 97, 1934). The prior p is the mean trust of the stratum; a wrong prior costs width, not coverage.
@@ -34,7 +34,7 @@ UNIFORM_SHARE = 0.75
 MOST_STRATA = 4
 """Maximum number of strata among the selected rows, and among those below."""
 FEWEST = 2
-"""Smallest number of rows that is drawn from a stratum, if the stratum has as many."""
+"""Minimum number of rows drawn from a stratum, if the stratum has as many."""
 FEWEST_DRAWN = 10
 
 
@@ -105,8 +105,8 @@ def draw(rows: ScoredRows, *, num: int, seed: int, ranked: bool) -> Drawn:
         left = np.flatnonzero((stratum_R == stratum) & ~uniform_R)
         drawn_R[left[_find_smallest(hash_R[left], int(wanted))]] = True
     drawn_S = np.bincount(stratum_R[drawn_R], minlength=num_strata)
-    chosen = np.flatnonzero(drawn_R)
-    chosen = chosen[np.argsort(hash64(ids_R[chosen], derive(seed, "audit order")))]
+    drawn = np.flatnonzero(drawn_R)
+    drawn = drawn[np.argsort(hash64(ids_R[drawn], derive(seed, "audit order")))]
     strata = []
     for index in range(num_strata):
         place_R = region_R[stratum_R == index]
@@ -122,9 +122,9 @@ def draw(rows: ScoredRows, *, num: int, seed: int, ranked: bool) -> Drawn:
         )
         strata.append(made)
     return Drawn(
-        place_M=region_R[chosen],
-        stratum_M=stratum_R[chosen],
-        uniform_M=uniform_R[chosen],
+        place_M=region_R[drawn],
+        stratum_M=stratum_R[drawn],
+        uniform_M=uniform_R[drawn],
         strata=tuple(strata),
         floor=floor,
     )

@@ -19,11 +19,11 @@ class TopN:
     """
 
     def cut(self, candidates: Candidates, budget: int, seed: int) -> Cut:
-        """Return the top ``budget`` rows in rank order; a ``BudgetError`` as of :func:`check`."""
+        """Return the top ``budget`` rows in rank order; a ``BudgetError`` as of :func:`check_budget`."""
         row_ids_N, score_N = candidates.row_ids_N, candidates.raw_score_N
         eligible_N = score_N > -np.inf  # false for NaN, too
         num_eligible = int(np.count_nonzero(eligible_N))
-        check(budget, num_eligible, len(score_N))
+        check_budget(budget, num_eligible, len(score_N))
 
         threshold = np.partition(score_N[eligible_N], num_eligible - budget)[num_eligible - budget]
         above = np.flatnonzero(score_N > threshold)
@@ -31,8 +31,8 @@ class TopN:
         num_wanted = budget - len(above)  # at least 1
         if num_wanted < len(tied):
             tied = tied[np.argpartition(hash64(row_ids_N[tied], seed), num_wanted - 1)[:num_wanted]]
-        chosen = np.concatenate([above, tied])
-        return Cut(row_ids_n=sort_by_rank(row_ids_N[chosen], score_N[chosen], seed), threshold=float(threshold))
+        selected = np.concatenate([above, tied])
+        return Cut(row_ids_n=sort_by_rank(row_ids_N[selected], score_N[selected], seed), threshold=float(threshold))
 
 
 def sort_by_rank(row_ids_n: Int64s, raw_score_n: Floats, seed: int) -> Int64s:
@@ -42,8 +42,8 @@ def sort_by_rank(row_ids_n: Int64s, raw_score_n: Floats, seed: int) -> Int64s:
     return ranked_n
 
 
-def check(budget: int, num_eligible: int, num_rows: int) -> None:
-    """Refuse, by a ``BudgetError``, a number of rows that is not positive or larger than that of rows with a score."""
+def check_budget(budget: int, num_eligible: int, num_rows: int) -> None:
+    """Raise ``BudgetError`` for a number of rows that is not positive, or larger than that of rows with a score."""
     if budget < 1:
         raise BudgetError(f"selection.budget: {budget} is not a positive number of rows; set selection.budget.n")
     if budget > num_eligible:

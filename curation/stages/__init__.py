@@ -1,1 +1,1 @@
-"""The work of stages: takes references and returns references. It can be interrupted and called again."""
+"""The work of stages, which take and return references. It can be interrupted and called again."""

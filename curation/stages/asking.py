@@ -32,7 +32,7 @@ class TeacherUse(Inputs):
     model: In[ModelRef | None]
     ask: AskConfig
     engine: AskConfig
-    """Settings with which the model is started for all stages that ask it, with every state that any of them keeps."""
+    """Settings to start the model with, for all stages that ask it: it keeps every state that one of them reads."""
 
     @property
     def backend(self) -> str:
@@ -41,7 +41,7 @@ class TeacherUse(Inputs):
 
     @property
     def inputs(self) -> Json:
-        """Inputs other than the decoding on which the model's answers depend."""
+        """Inputs, other than the decoding, on which the model's answers depend."""
         answers = self.ask.without({*AskConfig.SPREAD, "backend", "decoding"})
         return {"model": self.model, "ask": answers, "backend": self.backend}
 
@@ -52,7 +52,7 @@ class TeacherUse(Inputs):
 
     @property
     def is_served(self) -> bool:
-        """Whether a server answers, which has a protocol of its own: chats, or completions."""
+        """Whether a server answers, by its own protocol: chats or completions."""
         return self.ask.endpoint is not None
 
     @property
@@ -61,11 +61,11 @@ class TeacherUse(Inputs):
         return self.engine.model_copy(update={"backend": self.backend})
 
     def asked(self, decoding: DecodingConfig, *, again: int = 0) -> AskConfig:
-        """Return the settings to ask the model with; ``again`` counts how often a server is asked anew by request."""
-        asked, server = self.ask.model_copy(update={"decoding": decoding}), self.ask.endpoint
-        if server is None or not again:
-            return asked
-        return asked.model_copy(update={"endpoint": server.model_copy(update={"again": again})})
+        """Return the settings to ask the model with; ``again``: number of times that a user had a server asked anew."""
+        update: Json = {"decoding": decoding}
+        if self.ask.endpoint is not None and again:
+            update["endpoint"] = self.ask.endpoint.model_copy(update={"again": again})
+        return self.ask.model_copy(update=update)
 
     def changed(self, **changes: object) -> Self:
         """Return the same model, started the same way, but asked differently."""
@@ -108,7 +108,7 @@ class AskModel(Stage):
 
     @property
     def settings(self) -> JsonView:
-        """Arguments on which no output depends, with how the model is started and rows are spread over actors."""
+        """Arguments on which no output depends, with the settings that start the model and spread rows over actors."""
         spread = {key: getattr(self.teacher.ask, key) for key in AskConfig.SPREAD}
         return {**super().settings, "running": [self.teacher.engine, spread]}
 
@@ -173,10 +173,10 @@ class RowsWorker(ChunkWorker[list[Json]]):
 
 
 class LabelGate(Gate, Protocol):
-    """A rule in a process, which the teacher asks and which fills in the columns of the rule."""
+    """A gate rule at work in a process: the teacher calls it, and it fills in the columns of the rule."""
 
     def check(self, request: Request) -> None:
-        """Refuse a request that the rule does not apply to, by a ``ConfigError``."""
+        """Raise ``ConfigError`` for a request that the rule does not apply to."""
 
     def add_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows that the teacher has answered or dropped, with the columns of the rule."""
@@ -213,7 +213,7 @@ class GateRule(ABC):
 
     @abstractmethod
     def describe(self, asked: int, dropped: int) -> str:
-        """Describe the effect: of ``asked`` rows so many were dropped."""
+        """Describe the effect: ``dropped`` of ``asked`` rows were dropped."""
 
 
 class GatedStage(Stage):

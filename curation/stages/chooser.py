@@ -25,7 +25,7 @@ from curation.selection import Candidates, Cut, Selector
 from curation.selection import budget as rules
 from curation.selection.capped import Capped
 from curation.selection.quotas import assign_bins
-from curation.selection.top_n import check
+from curation.selection.top_n import check_budget
 from curation.stages.gold import Gold, GoldTexts
 from curation.stages.pool_scores import ComputedBudget, Groups, PoolScores, ScoredSplit
 from curation.stages.rows import NO_IDS, PART_ROWS, find_places, read_id_bitmap, read_ids, read_sorted_ids
@@ -49,12 +49,12 @@ class ChoiceInputs(Inputs):
     grades: In[TableRef | None]
     too_long: In[TableRef | None] = None  # type: ignore[assignment]
     repeats: In[TableRef | None] = None  # type: ignore[assignment]
-    """Pool rows whose question another pool row asks too (schema ``schemas.REPEATS``), or None if there are none; of
-    each question, an arm selects the best row alone."""
+    """Pool rows whose question another pool row asks too (schema ``schemas.REPEATS``), or None if there are none; an
+    arm selects only the best row of each question."""
     labelled: In[TableRef | None] = None  # type: ignore[assignment]
     """The source split with gold labels; pool labels that it lacks are unseen. If None, no label counts as unseen."""
     measured: ScoredSplit
-    """The labelled rows for the purity of a ``fit_purity`` budget."""
+    """The labelled rows whose purity a ``fit_purity`` budget reads."""
     calibration: ScoredSplit | None
     domain: DomainConfig
     selection: SelectionConfig
@@ -94,7 +94,7 @@ def require_measurable(choice: ChoiceInputs) -> None:
 
 
 class SelectJob(ChoiceInputs):
-    """A selection, with the completions that its rows are to teach and their provenance."""
+    """A selection, with the source of the completions that students train on, and their provenance."""
 
     texts: GoldTexts
     teacher: ModelRef | None
@@ -118,12 +118,12 @@ class SelectJob(ChoiceInputs):
         return Gold(self.texts, audit=self.audit, labels=self.labels, grades=self.grades)
 
 
-def resolve(job: SelectJob) -> ComputedBudget:
+def apply_budget_rule(job: SelectJob) -> ComputedBudget:
     """Compute the number of rows to select from the pool, by the budget's rule; gold labels are read only as counts.
 
     Rows of ``too_long`` are never selected, so rules that count rows (right weak labels, rows above a threshold) skip
-    them; all count the rows of a question in ``repeats`` once. Rows whose label is unseen rank last. A ``share`` is one
-    of all labelled rows, including those that a gate dropped.
+    them; all rules count a question in ``repeats`` once. Rows whose label is unseen rank last. A ``share`` is that of
+    all labelled rows, including those that a gate dropped.
 
     Raises:
         BudgetError: the budget is 0.
@@ -185,23 +185,23 @@ def _collect_graded(pool: PoolScores, scored: ScoredSplit | None, *, distinct: b
 
 
 class RowDivision(ABC, Generic[T]):
-    """A rule of a feature by which an arm takes only so many rows of each group, those that it ranks highest."""
+    """A feature's limit on how many rows of each group an arm takes: those that it ranks highest."""
 
     leaves_fewer: ClassVar[bool] = False
-    """Whether an arm may be left fewer rows than the budget's n, which is then lowered to what every arm has."""
+    """Whether an arm may have fewer rows left than the budget's n, which is then lowered to what every arm has."""
 
     def __init__(self, job: SelectJob) -> None:
         self.job = job
 
     @abstractmethod
     def set(self, budget: ComputedBudget) -> T | None:
-        """Return what is recorded in a budget of at least one row, such as a number, or None to divide nothing."""
+        """Return the value to record in a budget of at least one row, such as a number, or None to divide nothing."""
 
     @abstractmethod
     def group(self, arm: Arm, scores: PoolScores, n: int, value: T, before: Groups | None) -> Groups | None:
         """Return the groups of the rows from which an arm takes n, by the ``value`` that was set.
 
-        The groups take the place of those of the divisions ``before``, which an arm that is not divided keeps.
+        They replace the groups ``before``, of other divisions; return these for an arm that this rule does not divide.
         """
 
     @abstractmethod
@@ -224,10 +224,10 @@ class Chooser:
         self._divisions = [(job.divisions[name], value) for name, value in budget.divided.items()]
         self._ties = derive(job.seed, "ties")
 
-    def taken(self, arm: Arm) -> tuple[Iterable[Int64s], float | None]:
-        """Return the row ids of an arm in parts, best first, which can be read only once, and the last raw score.
+    def take_rows(self, arm: Arm) -> tuple[Iterable[Int64s], float | None]:
+        """Return the row ids of an arm, best first, in parts that can be read only once, and the last row's raw score.
 
-        An arm that takes its top rows streams them without holding them.
+        An arm that takes its top rows streams their ids without holding them.
         """
         if self._n and arm.rule == TOP and not arm.gold:
             return self._stream_top(arm)
@@ -291,7 +291,7 @@ class Chooser:
         )
 
     def num_unread(self, arm: Arm, selected: TableRef) -> int:
-        """Return how many ``selected`` rows of an arm rank last, since its signal could not be read."""
+        """Return how many ``selected`` rows of an arm rank last because its signal could not be read."""
         if arm.signal is None:
             return 0
         unread_ids = read_id_bitmap(self._job.labels, f"`{arm.signal.column}` IS NULL")
@@ -337,14 +337,14 @@ class Chooser:
         return replace(candidates, **read)
 
     def num_left(self, arm: Arm, *, of_top: bool = False) -> int:
-        """Return how many rows the divisions leave to an arm, at most n, or how many of its n best rows.
+        """Return how many rows, at most n, the divisions leave an arm or, if ``of_top``, how many of its n best rows.
 
         ``BudgetError``: n rows have no score.
         """
         if (found := self._divide(arm, self._n)) is None:
             return self._n
         if not of_top:
-            check(self._n, found.num_scored, found.num_rows)
+            check_budget(self._n, found.num_scored, found.num_rows)
             return len(found)
         bound = self.scores(arm).bound(self._n, self._ties)
         return int(bound.passes(found.row_ids_n, found.score_n.astype(np.float32)).sum())

@@ -46,7 +46,7 @@ class FitTrust(Stage):
     function: str
     made_by: str
     fit_by: str | None
-    """Function that fits it in a training process, or None if the class fits itself in this process."""
+    """Code that fits the function in a training process, or None if its class fits it in this process."""
     labels: In[TableRef]
     grades: In[TableRef]
     trust: TrustConfig
@@ -54,7 +54,7 @@ class FitTrust(Stage):
     closed: LabelledClasses | None = None
     """The labels, if they are a closed set that the function reads."""
     teacher: str | None = setting(default=None)
-    """Name of the teacher, if labels that are all right or all wrong end the chain but not the run."""
+    """Name of the teacher if labels that are all right or all wrong end the chain, and not the run; else None."""
     revision: int = 2  # a stack of 500 rows has networks
 
     @property
@@ -100,7 +100,7 @@ class FitTrust(Stage):
 
 
 def find_closed_classes(domain: DomainConfig, states: Sequence[str], examples: Table) -> LabelledClasses | None:
-    """Return the labels of labelled rows, if they are a closed set and trust reads a state of the prompt; else None."""
+    """Return the classes, if labels are a closed set and trust reads a state of the prompt; else None."""
     if not any(map(is_of_prompt, states)) or (names := get_domain(domain).closed_labels()) is None:
         return None
     return LabelledClasses(names=names, examples=examples)

@@ -1,10 +1,10 @@
-"""Completions that arms train on: those of gold arms, and the length stage, which finds those that are too long.
+"""The completions of gold arms, and the length stage, which finds rows whose completions are too long to train on.
 
 A gold arm trains on the domain's sentence for the gold label, or on a rollout that is right. If training dropped rows,
 its arm would have fewer rows than the others, but all arms of a generation should differ only in their selection. So a
 row is excluded for every arm if any completion that one of them may train on (weak, gold or a worked solution) is too
-long; in a calibration split too, so that it stays exchangeable with the pool. Parallel tasks count tokens as training
-does (:mod:`train.tokens`); the driver reads only row ids.
+long. The same holds in a calibration split, so that it stays exchangeable with the pool. Parallel tasks count tokens as
+training does (:mod:`train.tokens`); the driver reads only row ids.
 """
 
 from collections.abc import Iterator, Sequence
@@ -106,10 +106,10 @@ class GoldRollouts:
         )
 
 
-def decide(
+def decide_gold_source(
     pool: TableRef, labels: TableRef, audit: TableRef, domain: DomainConfig, *, wanted: GoldWanted, seed: int
 ) -> GoldRollouts:
-    """Decide the source of gold arms' completions, from ``wanted`` and the format of the pool's weak completions."""
+    """Decide the source of gold arms' completions by ``wanted`` and the format of the pool's weak completions."""
     labelled = read_id_bitmap(labels, io.make_answered_filter(labels))
     weak = measure_weak_format(pool, labels, domain, seed=derive(seed, "format"))
     gold = Gold(GoldTexts(source="answer"), audit=audit, labels=labels, grades=None)
@@ -151,8 +151,8 @@ class Gold:
         samples = self._texts.samples
         return self.right if samples is None else self.right | read_id_bitmap(samples, "completion IS NOT NULL")
 
-    def taught(self, row_ids_n: Int64s, examples: list[Example], domain: Domain) -> dict[str, list[str]]:
-        """Return the columns of ``schemas.SELECTION`` that a gold arm trains on, for rows that can be taught.
+    def get_training_columns(self, row_ids_n: Int64s, examples: list[Example], domain: Domain) -> dict[str, list[str]]:
+        """Return the columns of ``schemas.SELECTION`` that a gold arm trains on, for rows of ``teachable``.
 
         A right weak completion also serves as its row's rollout.
         """
@@ -205,11 +205,11 @@ class TooLong:
     num_weak: int
     num_gold: int
     num_gold_only: int
-    """The number of rows where only the gold completion is too long; gold then restricts weak arms (``oracle``)."""
+    """The number of rows of which gold alone is too long; gold then restricts weak arms, too (``oracle``)."""
 
 
 class MeasureLength(Stage):
-    """A stage that finds the labelled rows of a split that some arm could not train a student on; some must be left."""
+    """A stage that finds a split's labelled rows that are too long for some arm; it fails if all rows are."""
 
     class Made(NamedTuple):
         counts: TooLong
@@ -223,7 +223,7 @@ class MeasureLength(Stage):
     domain: DomainConfig
     limit: Limit
     rollouts: Json | None
-    """``wanted`` and ``seed`` of ``curation.stages.gold.decide`` if arms may train on worked solutions instead of the
+    """``wanted`` and ``seed`` of :func:`decide_gold_source` if arms may train on worked solutions instead of the
     domain's sentence for the label, else None."""
     split: str = setting()
 
@@ -231,7 +231,7 @@ class MeasureLength(Stage):
         """Count the tokens of what students would be trained on."""
         solutions = False
         if self.gold is not None and self.rollouts is not None:
-            decided = decide(self.examples, self.labels, self.gold, self.domain, **self.rollouts)
+            decided = decide_gold_source(self.examples, self.labels, self.gold, self.domain, **self.rollouts)
             solutions = decided.texts.source == "solution"
         with task.progress() as update:
             found = find_too_long(self, str(task.directory / "too_long.lance"), solutions=solutions, progress=update)
@@ -248,7 +248,7 @@ class MeasureLength(Stage):
 
 
 def find_too_long(job: MeasureLength, uri: str, *, solutions: bool = False, progress: Update | None = None) -> TooLong:
-    """Write the rows that some arm could not train on, by ``solutions`` if gold arms do; starts over if interrupted."""
+    """Write the rows that are too long for some arm (gold arms train on ``solutions``); starts over if interrupted."""
     examples = io.Lookup(job.examples)
     golds = None if job.gold is None else io.Lookup(job.gold)
     total = io.count(job.labels)

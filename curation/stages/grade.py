@@ -126,8 +126,8 @@ def _grade(
     weak = io.take_offsets(labels, offsets[0], ["row_id", "label"])
     right = pa.nulls(len(weak), pa.string()) if gold is None else io.take_offsets(gold, offsets[1], ["gold"])["gold"]
     further = schema.names[len(schemas.GRADES) :]
-    asked = io.take_offsets(examples, offsets[2], [*rule.columns.names, *further], weak["row_id"].to_numpy())
-    rows = asked.select(rule.columns.names).to_pylist()
+    questions = io.take_offsets(examples, offsets[2], [*rule.columns.names, *further], weak["row_id"].to_numpy())
+    rows = questions.select(rule.columns.names).to_pylist()
     correct_N, problems = grade_pairs(weak["label"], right, rule, rows)
     columns = {
         "row_id": weak["row_id"],
@@ -136,7 +136,7 @@ def _grade(
         "problem": problems,
         "question": hash_questions(rule, rows),
     }
-    return pa.table({**columns, **{name: asked[name] for name in further}}, schema=schema)
+    return pa.table({**columns, **{name: questions[name] for name in further}}, schema=schema)
 
 
 def grade_by_checker(

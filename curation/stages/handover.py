@@ -1,8 +1,8 @@
-"""The stages at the end of a generation: its numbers, whether the student is to teach, and which rows it must not see.
+"""The stages at the end of a generation: its numbers, whether the student is to teach, and on which rows it must not.
 
-Whether a chain goes on depends on signs of a generation's trust function that need no gold labels of the pool: AUC
-and shift. A student is surer of rows that it was trained on, and right on them more often, so that trust
-fitted, calibrated or measured on such rows promises too much for the pool.
+Whether a chain goes on depends on signs of a generation's trust function that need no gold labels of the pool: AUC and
+shift. A student is surer of rows that it was trained on, and right on them more often. Trust that is fitted, calibrated
+or measured on such rows therefore promises too much for the pool.
 """
 
 import json

@@ -1,11 +1,11 @@
 """The stages that make a labels table from a table of examples and a teacher, each row exactly once.
 
-In the read stage, a model reads the answers that a server gave, for their hidden states. They are those that the label
-stage committed, and are never bought again, whichever model reads them.
+In the read stage, a model reads the answers that a server gave, for their hidden states. The label stage has committed
+these answers, and they are never bought again, whichever model reads them.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple, Unpack
@@ -22,7 +22,7 @@ from curation.errors import RunFailedError, get_error_kind
 from curation.escaping import get_logger
 from curation.hashing import hash64
 from curation.json_types import Json
-from curation.label_columns import DOMAIN_NUMBERS, TOKEN_COLUMNS
+from curation.label_columns import DOMAIN_NUMBERS, ORDER_AGREEMENT, TOKEN_COLUMNS
 from curation.passes.job import ChunkWorker, Models, PassOptions, PassResult, Row
 from curation.passes.run import run_pass
 from curation.refs import TableRef, TrustRef
@@ -30,7 +30,7 @@ from curation.rundir.graph import Done, In, InEach, setting
 from curation.rundir.run import Task
 from curation.signals import label_request, make_asks
 from curation.stages.asking import AskModel, GatedStage, GateRule
-from curation.stages.label_chunks import LabelJob, LabelsJob, count_orders, count_tokens
+from curation.stages.label_chunks import LabelJob, LabelsJob, count_tokens
 from curation.stages.rows import read_id_bitmap
 from curation.stages.score import make_reduction
 from curation.stopping import iter_checked
@@ -70,7 +70,7 @@ class LabelCounts:
     both_orders: int = 0
     """Number of pairs of answers with a result in both orders."""
     disagreeing: int = 0
-    """Number of pairs whose preference depends on the order: the other order prefers the other answer."""
+    """Number of pairs whose preferred answer depends on the order."""
     order_tokens: int = 0
     """Prompt and output tokens of the second order, which ``prompt_tokens`` and ``output_tokens`` include."""
     dropped: int = 0
@@ -99,24 +99,23 @@ class MakeLabels(AskModel):
         uri = str(task.directory / "labels.lance")
         return {"examples": self.examples, "domain": self.domain, "labels_uri": uri, **self.teacher_fields(task)}
 
-    def finished(self, result: PassResult, gate: GateRule | None = None) -> Done:
+    def finish(self, result: PassResult, gate: GateRule | None = None) -> Done:
         """Return the stage's outputs, with the rows counted and the pass recorded; warn of clipped states."""
-        table = result.table
-        counts = count_labels(table, gate)
+        counts = count_labels(result.table, gate)
         if result.clipped_values:
             logger.warning(
                 "%s: %s numbers of the states of %s rows are beyond float16 and were stored as its largest one "
                 "(65504); set teacher.state_dtype: float32 to keep them",
-                table.uri,
+                result.table.uri,
                 f"{result.clipped_values:,}",
                 f"{result.rows:,}",
             )
-        made = self.Made(labels=table, counts=counts, pass_=self.teacher.record(result))
+        made = self.Made(labels=result.table, counts=counts, pass_=self.teacher.record(result))
         return Done(outputs=made, rows=counts.rows)
 
 
 class Label(GatedStage, MakeLabels):
-    """A stage that labels the examples of a split, or a ``share`` of them, less the rows that a ``gate`` drops."""
+    """A stage that labels the examples of a split, or a ``share`` of them, except rows that a ``gate`` drops."""
 
     seed: int
     share: dict[str, int] | None = None
@@ -129,25 +128,21 @@ class Label(GatedStage, MakeLabels):
 
     def run(self, task: Task) -> Done:
         """Label the rows that are not labelled yet, and count the results."""
-        job, share = self.job(task), RowShare(**(self.share or {}))
-        with self.passing(task) as how:
-            result = label(job, state_size=get_state_width(job.teacher, job.model), share=share, **how)
-        done = self.finished(result, self.gate)
-        if self.gate is not None:
-            counts = done.outputs.counts
-            task.say(self.gate.describe(counts.rows - sum(counts.errors.values()), counts.dropped))
-        return done
-
-    def job(self, task: Task) -> LabelJob:
-        """Return the description of the pass."""
-        shares = RowShare(**(self.share or {})).of
-        return LabelJob(
+        share = RowShare(**(self.share or {}))
+        job = LabelJob(
             seed=self.seed,
-            reduction=make_reduction(self.fitted, self.sample, self.examples, shares),
+            reduction=make_reduction(self.fitted, self.sample, self.examples, share.of),
             asks=make_asks(self.signals, task.directory, task.manifest.attempts),
             gate=self.gate,
             **self.labels_fields(task),
         )
+        with self.passing(task) as how:
+            result = label(job, state_size=get_state_width(job.teacher, job.model), share=share, **how)
+        done = self.finish(result, self.gate)
+        if self.gate is not None:
+            counts = done.outputs.counts
+            task.say(self.gate.describe(counts.rows - sum(counts.errors.values()), counts.dropped))
+        return done
 
 
 def label(job: LabelJob, *, state_size: int, share: RowShare, **how: Unpack[PassOptions]) -> PassResult:
@@ -165,15 +160,19 @@ def count_labels(ref: TableRef, gate: GateRule | None = None) -> LabelCounts:
     counts = Counter(rows=0, unparsed=0, truncated=0, prompt_tokens=0, output_tokens=0)
     errors, table = Counter[str](), io.open_table(ref)
     gated = () if gate is None else gate.columns.names
-    wanted = {"label", "truncated", "error", *gated, *DOMAIN_NUMBERS, *chain(*TOKEN_COLUMNS.values())}
-    columns = [name for name in table.schema.names if name in wanted]
+    counted = {"label", "truncated", "error", *gated, *DOMAIN_NUMBERS, *chain(*TOKEN_COLUMNS.values())}
+    columns = [name for name in table.schema.names if name in counted]
     for batch in iter_checked(table.scanner(columns=columns).to_batches()):
         failed = batch.column("error").drop_null()
         errors.update(map(get_error_kind, failed.to_pylist()))
         counts.update(rows=batch.num_rows, unparsed=batch.column("label").null_count - len(failed))
         counts.update(truncated=pc.sum(batch.column("truncated")).as_py() or 0)
         counts.update({f"{kind}_tokens": count_tokens(batch, kind) for kind in TOKEN_COLUMNS})
-        counts.update(count_orders(batch))
+        if ORDER_AGREEMENT in columns:
+            agreement, tokens = batch.column(ORDER_AGREEMENT), [second for _, second in TOKEN_COLUMNS.values()]
+            counts.update(both_orders=len(agreement) - agreement.null_count)
+            counts.update(disagreeing=pc.sum(pc.less(agreement, 0.5)).as_py() or 0)
+            counts.update(order_tokens=sum(pc.sum(batch.column(name)).as_py() or 0 for name in tokens))
         if gate is not None:
             dropped = pc.sum(batch.column(schemas.DROPPED)).as_py() or 0
             counts.update(dropped=dropped, unparsed=-dropped)
@@ -181,7 +180,7 @@ def count_labels(ref: TableRef, gate: GateRule | None = None) -> LabelCounts:
 
 
 def check_errors(labels: TableRef, max_error_rate: float, examples: TableRef) -> None:
-    """Raise ``RunFailedError`` if more than ``max_error_rate`` of the rows that were asked failed.
+    """Raise ``RunFailedError`` if more than ``max_error_rate`` of the rows that the model was asked about failed.
 
     Error rows of the ``examples`` do not count: their limit is ``splits.max_error_rate`` or, in a filter,
     ``pool.max_error_rate``.
@@ -202,7 +201,7 @@ def check_errors(labels: TableRef, max_error_rate: float, examples: TableRef) ->
         )
 
 
-OF_ANSWER = ("row_id", "completion", "label", "num_prompt_tokens", "num_output_tokens", "truncated", "error")
+SERVER_COLUMNS = ("row_id", "completion", "label", "num_prompt_tokens", "num_output_tokens", "truncated", "error")
 """Columns of a labels table that always come from the server."""
 
 
@@ -220,7 +219,7 @@ class Read(MakeLabels):
 
     def run(self, task: Task) -> Done:
         """Read the rows that are not read yet, and count the results."""
-        bought = read_id_bitmap(self.answers)
+        answered = read_id_bitmap(self.answers)
         job = ReadJob(
             answers=self.answers,
             reads_numbers=self.reads_numbers,
@@ -233,11 +232,11 @@ class Read(MakeLabels):
                 name="reading",
                 uri=job.labels_uri,
                 schema=job.schema(get_state_width(job.teacher, job.model)),
-                takes=lambda ids_N: ~find_missing_ids(ids_N, bought),
+                takes=lambda ids_N: ~find_missing_ids(ids_N, answered),
                 **how,
             )
         check_errors(result.table, self.teacher.ask.max_error_rate, self.answers)
-        return self.finished(result)
+        return self.finish(result)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,9 +262,9 @@ class ReadWorker(ChunkWorker[pa.Table]):
 
     def work(self, rows: list[Row]) -> pa.Table:
         """Read the answers to rows, and return their rows of the labels table."""
-        bought = self._take_answers(rows)
-        texts = dict(zip(bought["row_id"].to_pylist(), bought["completion"].to_pylist(), strict=True))
-        unread = set(bought.filter(bought["error"].is_valid())["row_id"].to_pylist())
+        answers = self._take_answers(rows)
+        texts = dict(zip(answers["row_id"].to_pylist(), answers["completion"].to_pylist(), strict=True))
+        unread = set(answers.filter(answers["error"].is_valid())["row_id"].to_pylist())
         errors: dict[int, str] = {}
         requests: list[Request] = []
         for row in rows:
@@ -276,15 +275,15 @@ class ReadWorker(ChunkWorker[pa.Table]):
                 else:
                     requests.append(request.reading(texts[row_id]))
         failed = pa.array(sorted({*unread, *errors}), pa.int64())
-        parts = [self._without_states(bought.filter(pc.is_in(bought["row_id"], value_set=failed)), errors)]
+        parts = [self._make_error_rows(answers.filter(pc.is_in(answers["row_id"], value_set=failed)), errors)]
         for batch in self._teacher.label(requests, self._job.decoding, seed=0):
-            parts.append(self._join_answers(bought, pa.Table.from_batches([batch])))
+            parts.append(self._join_answers(answers, pa.Table.from_batches([batch])))
             self.answered(batch.num_rows)
         return pa.concat_tables(parts)
 
     def give_up(self, rows: list[Row], error: str) -> pa.Table:
         """Return an error row for each row."""
-        return self._without_states(self._take_answers(rows), {row["row_id"]: error for row in rows})
+        return self._make_error_rows(self._take_answers(rows), {row["row_id"]: error for row in rows})
 
     def write(self, parts: list[pa.Table], note: dict[str, Any]) -> pa.Table:
         """Write a fragment of labels; return its row of ``commits.WRITTEN``."""
@@ -293,25 +292,25 @@ class ReadWorker(ChunkWorker[pa.Table]):
     def _take_answers(self, rows: list[Row]) -> pa.Table:
         return self._answers.take(np.array([row["row_id"] for row in rows], dtype=np.int64))
 
-    def _join_answers(self, bought: pa.Table, read: pa.Table) -> pa.Table:
+    def _join_answers(self, answers: pa.Table, read: pa.Table) -> pa.Table:
         """Return answers with the states that were read, in the order of ``read``; unreadable answers become null."""
-        order = pc.index_in(read["row_id"], value_set=bought["row_id"].combine_chunks())
-        bought, is_read = bought.take(order), read["error"].is_null()
-        columns = {name: bought[name] for name in bought.column_names}
+        order = pc.index_in(read["row_id"], value_set=answers["row_id"].combine_chunks())
+        answers, is_read = answers.take(order), read["error"].is_null()
+        columns = {name: answers[name] for name in answers.column_names}
         if self._job.reads_numbers:
-            columns |= {name: read[name] for name in read.column_names if name not in OF_ANSWER}
+            columns |= {name: read[name] for name in read.column_names if name not in SERVER_COLUMNS}
         columns |= {name: read[name] for name in read.column_names if schemas.is_state(name)}
         for name in ("completion", "label"):
-            columns[name] = pc.if_else(is_read, bought[name], None)
+            columns[name] = pc.if_else(is_read, answers[name], None)
         return self._cast({**columns, "error": read["error"]})
 
-    def _without_states(self, bought: pa.Table, errors: dict[int, str]) -> pa.Table:
-        """Return error rows for ``bought`` answers, each with its own error or that of ``errors``."""
-        own = zip(bought["row_id"].to_pylist(), bought["error"].to_pylist(), strict=True)
+    def _make_error_rows(self, answers: pa.Table, errors: dict[int, str]) -> pa.Table:
+        """Return error rows for ``answers``, each with its own error or that of ``errors``."""
+        own = zip(answers["row_id"].to_pylist(), answers["error"].to_pylist(), strict=True)
         problems = [error or errors[row_id] for row_id, error in own]
-        gone: dict[str, Sequence[Any]] = {name: pa.nulls(len(bought), pa.string()) for name in ("completion", "label")}
-        columns = {name: bought[name] for name in bought.column_names}
-        return self._cast({**columns, **gone, "error": pa.array(problems, pa.string())})
+        nulls = dict.fromkeys(("completion", "label"), pa.nulls(len(answers), pa.string()))
+        columns = {name: answers[name] for name in answers.column_names}
+        return self._cast({**columns, **nulls, "error": pa.array(problems, pa.string())})
 
     def _cast(self, columns: dict[str, Any]) -> pa.Table:
         """Return a table of the full schema, with nulls for missing columns."""

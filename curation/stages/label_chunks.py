@@ -1,14 +1,14 @@
-"""Labelling of a chunk of examples, which writes one fragment of the labels table.
+"""Labelling of a chunk of examples, whose labels become one fragment of the labels table.
 
 Signals that ask the same model are measured in the same call, while the chunk's prompts are in the engine's prefix
 cache, each into a fragment of its own. A row that cannot be rendered, labelled or parsed becomes an error row and
 never raises.
 
-Pairs of answers may be shown in both orders, to measure how far a teacher's preference survives the other order. The
-second question is asked of rows whose first answer states a label, if the domain has ``both_orders`` and a method
-``other_order``. Its outcome is a further column (``ORDER_AGREEMENT``), which trust reads and an arm ranks by. It is 1
-or 0 if the teacher scores no options but draws an answer, as a server of kind openai or sglang does. Further columns
-count the tokens of the second question.
+Pairs of answers may be shown in both orders, to measure how far a teacher's preference survives the other order. If
+the domain has ``both_orders`` and a method ``other_order``, a second question is asked about each row whose first
+answer states a label. Its outcome is a further column (``ORDER_AGREEMENT``), which trust reads and an arm ranks by. It
+is 1 or 0 if the teacher draws an answer instead of scoring options, as a server of kind openai or sglang does. Further
+columns count the tokens of the second question.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,8 +30,8 @@ from curation.label_columns import ORDER_AGREEMENT, TOKEN_COLUMNS
 from curation.passes.job import ChunkWorker, Job, Models, Row, count_errors
 from curation.signals import Ask, Values, Weak, get_signal, label_request, measure
 from curation.stages.asking import GateRule, LabelGate
-from curation.stages.deal import find_schema_problem
 from curation.stages.score import ScoredOnly
+from curation.stages.split_tables import find_schema_problem
 from curation.tables import commits, schemas
 from curation.teachers import Teacher
 from curation.teachers.completions import count_clipped, error_batch
@@ -58,18 +58,6 @@ def list_added_columns(domain: Domain) -> tuple[pa.Field, ...]:
     return (*given, *(() if get_other_order(domain) is None else _COLUMNS))
 
 
-def count_orders(batch: pa.RecordBatch) -> Mapping[str, int]:
-    """Return counts of ``curation.stages.label.LabelCounts`` of labels in both orders; none of labels in one order."""
-    if ORDER_AGREEMENT not in batch.schema.names:
-        return {}
-    agreement = batch.column(ORDER_AGREEMENT)
-    return {
-        "both_orders": len(agreement) - agreement.null_count,
-        "disagreeing": pc.sum(pc.less(agreement, 0.5)).as_py() or 0,
-        "order_tokens": sum(pc.sum(batch.column(name)).as_py() or 0 for name in _TOKENS),
-    }
-
-
 def ask_other_order(
     domain: Domain,
     teacher: Teacher,
@@ -81,7 +69,7 @@ def ask_other_order(
     """Return the answers in the first order (``schemas.make_completions_schema``), and those in the other order.
 
     The latter are the probability of the same answer, and the tokens that the question took. Rows without a label have
-    none, and rows whose second question fails have no probability; without a second order, no row has any.
+    neither, and rows whose second question fails have no probability; without a second order, no row has any.
     """
     if (turned := get_other_order(domain)) is None:
         return answers, {}
@@ -125,8 +113,8 @@ class LabelsJob(Job):
 
     def full_schema(self, state_size: int) -> pa.Schema:
         """Return the schema of the labels with all states."""
-        asked, added = self.teacher, list_added_columns(get_domain(self.domain))
-        return schemas.make_labels_schema(asked.states, asked.state_dtype, state_size, asked.token_logprobs, added)
+        ask, added = self.teacher, list_added_columns(get_domain(self.domain))
+        return schemas.make_labels_schema(ask.states, ask.state_dtype, state_size, ask.token_logprobs, added)
 
     def schema(self, state_size: int) -> pa.Schema:
         """Return the schema of the labels table."""

@@ -1,4 +1,4 @@
-"""Finds the same question in two splits, because rows used for training or fitting must not be tested on or curated.
+"""A search for questions that are in two splits: rows used for training or fitting must not be tested on or curated.
 
 Rows are compared by their identity (``Domain.identity``), not by their prompts: the same question with its options in
 another order, or with another distractor, is a leak too. The rule :func:`curation.domains.identity.match_questions` is
@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from curation.arrays import Int64s, Uint64s
 from curation.config import DomainConfig
-from curation.domains import Domain, Example, Identity, attempt, get_domain
+from curation.domains import Example, Identity, attempt, get_domain
 from curation.domains.grading import hash_questions
 from curation.domains.identity import RULES, SHARED_PARTS
 from curation.errors import SourceError, get_error_kind
@@ -60,8 +60,8 @@ class OverlapRows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared:
-    """The result of a comparison: matches by pair of splits, and rows without an identity by split and kind."""
+class SplitMatches:
+    """The matching rows by pair of splits, and the numbers of rows without an identity by split and kind of error."""
 
     pairs: list[OverlapRows]
     uncompared: dict[str, dict[str, int]]
@@ -81,13 +81,13 @@ class _Fragments(NamedTuple):
     fragments: tuple[int, ...]
 
 
-def find(
-    refs: Mapping[str, TableRef], domains: Mapping[str, DomainConfig], *, last: str, dealt: Collection[str] = ()
-) -> Compared:
-    """Compare the healthy rows of each split with those of the splits before it in the order.
+def find_overlap(
+    refs: Mapping[str, TableRef], domains: Mapping[str, DomainConfig], *, last: str, fixed: Collection[str] = ()
+) -> SplitMatches:
+    """Compare the healthy rows of each split with those of the splits before it in the order of :func:`rank`.
 
-    ``last`` is the split that is streamed; it comes last in the order. Splits of different domains share no rows.
-    ``dealt`` splits keep every row: they come before the others, and questions shared only among them are left out.
+    ``last`` is the split that is streamed; it comes last in the order. Splits of different domains share no questions.
+    ``fixed`` splits keep every row: they come before the others, and questions shared only among them are left out.
 
     Raises:
         SourceError: no row of a split can be compared.
@@ -99,12 +99,12 @@ def find(
         name: [_Fragments(ref, domains[name], group) for group in iter_fragment_groups(ref)]
         for name, ref in refs.items()
     }
-    task = _make_remote(_collect_keys, 2)
+    task = _make_remote(_collect_keys)
     known = {name: [task.remote(part) for part in parts[name]] for name in names[:-1]}
     highs = {name: [task[0] for task in tasks] for name, tasks in known.items()}
     sizes = [len(tasks) for tasks in highs.values()]
-    index, within = _make_remote(_build_index, 2).remote(sizes, *itertools.chain.from_iterable(highs.values()))
-    task = _make_remote(_find_matches, 2)
+    index, within = _make_remote(_build_index).remote(sizes, *itertools.chain.from_iterable(highs.values()))
+    task = _make_remote(_find_matches)
     streamed = [task.remote(part, index) for part in parts[last]]
     entries = {last: np.concatenate([_NONE, *ray.get([task[0] for task in streamed])])}
     shared_K = np.union1d(ray.get(within), entries[last]["high"])
@@ -116,10 +116,10 @@ def find(
     uncompared = {name: dict(sum(ray.get(tasks), Counter[str]()).most_common()) for name, tasks in counted.items()}
     for name, problems in uncompared.items():
         _require_some(name, problems, refs[name])
-    pairs = _find_pairs(sorted(names, key=lambda name: name not in dealt), entries)
-    return Compared(
-        pairs=[pair for pair in pairs if pair.other not in dealt],
-        uncompared={name: problems for name, problems in uncompared.items() if name not in dealt},
+    pairs = _find_pairs(sorted(names, key=lambda name: name not in fixed), entries)
+    return SplitMatches(
+        pairs=[pair for pair in pairs if pair.other not in fixed],
+        uncompared={name: problems for name, problems in uncompared.items() if name not in fixed},
     )
 
 
@@ -131,8 +131,8 @@ def _require_some(split: str, problems: Mapping[str, int], ref: TableRef) -> Non
         )
 
 
-def _make_remote(task: Any, num_returns: int) -> Any:
-    return ray.remote(task).options(num_cpus=1, num_returns=num_returns)
+def _make_remote(task: Any) -> Any:
+    return ray.remote(task).options(num_cpus=1, num_returns=2)
 
 
 def iter_fragment_groups(ref: TableRef) -> Iterator[tuple[int, ...]]:
@@ -156,17 +156,6 @@ def iter_healthy_rows(ref: TableRef, columns: Sequence[str], fragments: Sequence
         yield batch.to_pylist()
 
 
-def _iter_identities(part: _Fragments, domain: Domain) -> Iterator[tuple[int, Identity | None, str]]:
-    """Yield the id of each healthy row, and its identity, of ``str``, or the reason why it has none."""
-
-    def identify(row: Example) -> Identity:
-        text, parts = domain.identity(row)
-        return Identity(str(text), tuple(map(str, parts)))
-
-    for row in itertools.chain.from_iterable(iter_healthy_rows(part.ref, domain.columns.names, part.fragments)):
-        yield row["row_id"], *attempt(identify, row)
-
-
 class Digests:
     """Digests of the parts that two identities may share, 16 bytes each; those of different domains differ."""
 
@@ -179,7 +168,7 @@ class Digests:
     def near(self) -> list[bytes]:
         """Return keys of which near-copies share at least one, by the rule ``match_questions``."""
         sizes = {SHARED_PARTS, 1} if len(self._unique) == SHARED_PARTS else {min(len(self._unique), SHARED_PARTS)}
-        kept = (b"".join(chosen) for size in sizes for chosen in itertools.combinations(self._unique, size))
+        kept = (b"".join(parts) for size in sizes for parts in itertools.combinations(self._unique, size))
         alone = b"of two" if len(self._unique) == SHARED_PARTS else b""
         return [_digest(self._text + b"near" + (alone if len(key) == 16 else b"") + key) for key in kept]
 
@@ -196,26 +185,38 @@ def _digest(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
+def _iter_digests(part: _Fragments) -> Iterator[tuple[int, Digests | None, str]]:
+    """Yield the id of each healthy row, and the digests of its identity or the reason why it has none."""
+    domain = get_domain(part.domain)
+
+    def identify(row: Example) -> Identity:
+        text, parts = domain.identity(row)
+        return Identity(str(text), tuple(map(str, parts)))
+
+    for row in itertools.chain.from_iterable(iter_healthy_rows(part.ref, domain.columns.names, part.fragments)):
+        identity, problem = attempt(identify, row)
+        yield row["row_id"], None if identity is None else Digests(domain.name, identity), problem
+
+
 def _to_keys(digests: Sequence[bytes]) -> npt.NDArray[np.void]:
     return np.frombuffer(b"".join(digests), dtype=_KEY)
 
 
 def _collect_keys(part: _Fragments) -> tuple[Uint64s, Counter[str]]:
     """Return distinct first halves of keys, and counts of rows without an identity by kind."""
-    domain, problems = get_domain(part.domain), Counter[str]()
-    near: list[bytes] = []
-    for _, identity, problem in _iter_identities(part, domain):
-        if identity is None:
+    problems, near = Counter[str](), list[bytes]()
+    for _, digests, problem in _iter_digests(part):
+        if digests is None:
             problems[get_error_kind(problem)] += 1
-            continue
-        near += Digests(domain.name, identity).near()
+        else:
+            near += digests.near()
     return np.unique(_to_keys(near)["high"]), problems
 
 
 def _build_index(sizes: Sequence[int], *highs: Uint64s) -> tuple[Uint64s, Uint64s]:
     """Return all first halves, ascending, and those that splits share; ``sizes``: the number of arrays per split."""
-    given = iter(highs)
-    splits = [np.unique(np.concatenate(list(itertools.islice(given, size)))) for size in sizes]
+    arrays = iter(highs)
+    splits = [np.unique(np.concatenate(list(itertools.islice(arrays, size)))) for size in sizes]
     all_K = np.sort(np.concatenate(splits))
     repeated_K = all_K[1:] == all_K[:-1]
     return all_K[np.append(True, ~repeated_K)], np.unique(all_K[1:][repeated_K])
@@ -223,12 +224,10 @@ def _build_index(sizes: Sequence[int], *highs: Uint64s) -> tuple[Uint64s, Uint64
 
 def _find_matches(part: _Fragments, index_K: Uint64s) -> tuple[_Entries, Counter[str]]:
     """Return entries of rows with a key in the index, and counts of rows without an identity by kind."""
-    domain, problems, found = get_domain(part.domain), Counter[str](), [_NONE]
-    rows = _iter_identities(part, domain)
+    problems, found, rows = Counter[str](), [_NONE], _iter_digests(part)
     while held := list(itertools.islice(rows, 4096)):
-        problems.update(get_error_kind(problem) for _, identity, problem in held if identity is None)
-        known = ((row_id, identity) for row_id, identity, _ in held if identity is not None)
-        found.append(_find_hits([(row_id, Digests(domain.name, identity)) for row_id, identity in known], index_K))
+        problems.update(get_error_kind(problem) for _, digests, problem in held if digests is None)
+        found.append(_find_hits([(row_id, digests) for row_id, digests, _ in held if digests is not None], index_K))
     return np.concatenate(found), problems
 
 
@@ -253,7 +252,7 @@ def _find_hits(questions: Sequence[tuple[int, Digests]], index_K: Uint64s) -> _E
 
 
 def _find_pairs(names: Sequence[str], entries: Mapping[str, _Entries]) -> list[OverlapRows]:
-    """Return the rows of each split whose whole keys occur in an earlier split, by pair of splits."""
+    """Return the rows of each split that share a whole key with an earlier split, by pair of splits."""
     table = np.concatenate([entries[name] for name in names])
     split_K = np.repeat(np.arange(len(names)), [len(entries[name]) for name in names])
     if not len(table):

@@ -36,16 +36,16 @@ from curation.trust import Scores, get_trust
 SAMPLE_ROWS = 1 << 20
 """Number of rows from which candidate cuts are taken, if no rule needs all rows."""
 LAST = np.float32(-1e38)
-"""The upper bound of the raw scores of rows that rank behind all others."""
+"""The upper bound of the raw scores of rows that rank below all others."""
 Batch = tuple[Int64s, Scores]
 """Row ids and scores [B]; NaN for a row that is never selected."""
 Result = TypeVar("Result")
 Reader = Callable[[Int64s, pa.Array], Labels]
-"""Function from the row ids and weak labels of some rows to their groups."""
+"""Function that returns the groups of some rows, given their ids and weak labels."""
 
 
 class Groups(NamedTuple):
-    """Groups of rows, of each of which an arm takes only so many."""
+    """Groups of rows, and how many rows of each an arm may take."""
 
     make_reader: Callable[[], Reader]
     """Function that each task calls once; pickled."""
@@ -79,7 +79,7 @@ class PoolScores:
 
     @cached_property
     def copies_M(self) -> Int64s:
-        """Ids of rows whose question a better or an equal earlier row asks, ascending; 60 bytes a repeated row."""
+        """Ids of rows whose question a better row or an equal, earlier one asks, ascending; 60 bytes a repeated row."""
         if self.repeats is None:
             return NO_IDS
         table, all_rows = io.read(self.repeats), replace(self, repeats=None)
@@ -90,7 +90,8 @@ class PoolScores:
             among_B = row_id_R[place_B] == batch[0]
             return batch[0][among_B], batch[1][among_B]
 
-        ids, scores = zip(*all_rows.mapped(lambda batches: _stack_batches(map(find_repeated, batches))), strict=True)
+        found = all_rows.map_batches(lambda batches: _stack_batches(map(find_repeated, batches)))
+        ids, scores = zip(*found, strict=True)
         ids_R, score_R = np.concatenate(ids), np.nan_to_num(np.concatenate(scores), nan=-np.inf)
         question_R = question_R[np.searchsorted(row_id_R, ids_R)]
         order_R = np.lexsort((ids_R, -score_R, question_R))
@@ -100,9 +101,9 @@ class PoolScores:
     def _iter_scored(
         self, fragments: Sequence[int] | None, also: Sequence[str] = (), *, trust: bool = False
     ) -> Iterator[tuple[pa.RecordBatch, Int64s, Scores]]:
-        """Yield batches with the columns that the function reads and those of ``also``, their row ids and scores.
+        """Yield batches in the table's order, of ``fragments`` or of all, with their row ids and scores.
 
-        They come in the table's order, of ``fragments`` or of all; scores are raw, or ``trust`` in [0, 1].
+        Batches have the columns that the function reads, and those of ``also``. Scores are raw, or ``trust`` in [0, 1].
         """
         function = get_trust(self.trust, self.seed, unread_last=self.unread_last)
         present = io.open_table(self.labels).schema.names
@@ -117,8 +118,8 @@ class PoolScores:
             if self.seen is not None:
                 is_last_B = is_unseen(batch.column("label"), self.seen) & ~np.isnan(score_B)
                 # in the same order, below all other scores
-                behind_B = 0 if trust else LAST * (1.5 - np.arctan(score_B.astype(np.float64)) / np.pi)
-                score_B = np.where(is_last_B, behind_B, score_B).astype(score_B.dtype)
+                below_B = 0 if trust else LAST * (1.5 - np.arctan(score_B.astype(np.float64)) / np.pi)
+                score_B = np.where(is_last_B, below_B, score_B).astype(score_B.dtype)
             never_B = np.zeros(len(ids_B), dtype=np.bool_)
             if self.parsed:
                 never_B |= ~batch.column("is parsed").to_numpy(zero_copy_only=False)
@@ -138,7 +139,7 @@ class PoolScores:
     def _by_table(self) -> list["PoolScores"]:
         return [self, *(replace(self, labels=ref, further=()) for ref in self.further)]
 
-    def mapped(self, function: Callable[[Iterable[Batch]], Result], *, trust: bool = False) -> Iterator[Result]:
+    def map_batches(self, function: Callable[[Iterable[Batch]], Result], *, trust: bool = False) -> Iterator[Result]:
         """Return results of ``function`` for all batches of a table or, if it is large, for those of each Ray task."""
 
         def of(scores: PoolScores, fragments: Sequence[int] | None) -> Result:
@@ -148,7 +149,7 @@ class PoolScores:
 
     def bound(self, n: int, seed: int) -> Bound:
         """Return the bound of the n highest raw scores; raise ``BudgetError`` if fewer rows have a score, or n < 1."""
-        return find_exact_bound(lambda asked: merge_counts(self.mapped(partial(tally, asked))), n, seed)
+        return find_exact_bound(lambda asked: merge_counts(self.map_batches(partial(tally, asked))), n, seed)
 
     def top(self, n: int, seed: int) -> Cut:
         """Return the n rows with the highest raw scores in rank order, as ``TopN`` cuts them; see :meth:`bound`."""
@@ -169,7 +170,7 @@ class PoolScores:
         return iter_ranked(chain.from_iterable(parts), bound.seed)
 
     def grouped(self, groups: Groups, n: int, seed: int) -> Capped:
-        """Return the n best rows that ``groups`` leave, or fewer (:mod:`curation.selection.capped`)."""
+        """Return the n best rows that the limits of ``groups`` leave, or fewer (:mod:`curation.selection.capped`)."""
 
         def of(scores: PoolScores, fragments: Sequence[int] | None) -> Capped:
             read = groups.make_reader()
@@ -192,7 +193,7 @@ class PoolScores:
             may_B = score_B > -np.inf  # false for NaN, too
             return np.bincount(find_class_places(weak_B, classes)[may_B], minlength=len(classes) + 1), len(score_B)
 
-        parts = [(np.zeros(len(classes) + 1, dtype=np.int64), 0), *self._map_batches(count)]
+        parts = [(np.zeros(len(classes) + 1, dtype=np.int64), 0), *self._map_labelled(count)]
         return np.sum([size_C for size_C, _ in parts], axis=0)[:-1], sum(num_rows for _, num_rows in parts)
 
     def sample_of(self, classes: Sequence[str], seed: int) -> ClassScores:
@@ -204,7 +205,7 @@ class PoolScores:
             return ClassScores(score_N=score_B[is_drawn_B], class_N=find_class_places(weak_B, classes)[is_drawn_B])
 
         nothing = ClassScores(score_N=np.zeros(0, dtype=np.float32), class_N=NO_IDS)
-        return ClassScores.joined([nothing, *self._map_batches(draw)])
+        return ClassScores.joined([nothing, *self._map_labelled(draw)])
 
     def num_above_by_class(self, classes: Sequence[str], threshold_C: npt.NDArray[np.float64]) -> Int64s:
         """Return the number of rows of each class that may be selected and reach its threshold, int64 [C]."""
@@ -214,10 +215,10 @@ class PoolScores:
             class_B = find_class_places(weak_B, classes)
             return np.bincount(class_B[score_B >= threshold_T[class_B]], minlength=len(threshold_T))
 
-        total_T: Int64s = np.sum([np.zeros(len(threshold_T), dtype=np.int64), *self._map_batches(count)], axis=0)
+        total_T: Int64s = np.sum([np.zeros(len(threshold_T), dtype=np.int64), *self._map_labelled(count)], axis=0)
         return total_T[:-1]
 
-    def _map_batches(self, function: Callable[[pa.Array, Int64s, Scores], Result]) -> Iterator[Result]:
+    def _map_labelled(self, function: Callable[[pa.Array, Int64s, Scores], Result]) -> Iterator[Result]:
         """Yield the values of a function of the weak labels, row ids and scores of each batch."""
 
         def of(scores: PoolScores, fragments: Sequence[int] | None) -> list[Result]:
@@ -228,31 +229,31 @@ class PoolScores:
 
     def candidates(self) -> Candidates:
         """Return all rows, for rules that need them at once; takes 12 bytes per pool row, and briefly twice that."""
-        ids_N, raw_N = _stack_batches(self.mapped(_stack_batches))
+        ids_N, raw_N = _stack_batches(self.map_batches(_stack_batches))
         return Candidates(row_ids_N=ids_N, raw_score_N=raw_N)
 
     def trust_of_all(self) -> Scores:
         """Return the trust of all rows, in the order of :meth:`candidates`, float32 [N]."""
-        return np.concatenate([scores for _, scores in self.mapped(_stack_batches, trust=True)])
+        return np.concatenate([scores for _, scores in self.map_batches(_stack_batches, trust=True)])
 
     def ordered(self, floor: float | None = None) -> Streamed:
         """Return the raw scores, from a ``floor`` on, as order statistics: one pass now, and one per query."""
         if floor is None:
-            return Streamed(self.mapped)
+            return Streamed(self.map_batches)
 
         def keep_above(batches: Iterable[Batch]) -> Iterator[Batch]:
             return ((ids_B[raw_B >= floor], raw_B[raw_B >= floor]) for ids_B, raw_B in batches)
 
-        return Streamed(lambda function: self.mapped(lambda batches: function(keep_above(batches))))
+        return Streamed(lambda function: self.map_batches(lambda batches: function(keep_above(batches))))
 
     @property
     def num_scored(self) -> int:
         """The number of rows that may be selected."""
-        return sum(self.mapped(partial(_count_at_least, float(np.finfo(np.float32).min))))
+        return sum(self.map_batches(partial(_count_at_least, float(np.finfo(np.float32).min))))
 
     def num_trusted(self, threshold: float) -> int:
         """Return the number of rows that may be selected and have at least this trust."""
-        return sum(self.mapped(partial(_count_at_least, threshold), trust=True))
+        return sum(self.map_batches(partial(_count_at_least, threshold), trust=True))
 
 
 def _count_at_least(threshold: float, batches: Iterable[Batch]) -> int:
@@ -299,7 +300,7 @@ class ComputedBudget:
     shares: ClassShares | None = None
     """Shares of the classes among the rows, if each class has a cut of its own."""
     divided: Mapping[str, Any] = field(default_factory=dict)
-    """The number or shares by which each division of an arm's rows divides them, by feature."""
+    """The value of each division of an arm's rows (a number, shares), by feature."""
 
     def to_json(self) -> Json:
         """Return the budget as it is recorded: the divisions stand beside the other fields, by feature."""

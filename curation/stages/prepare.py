@@ -1,9 +1,9 @@
 """The prepare stage, which turns input files into the tables of the splits, every row once, bad rows as error rows.
 
 A task reads one chunk, a part of a file or many small files, and writes one fragment per split. Source files are read
-once, and tables keep their order. Committed rows are not written again; a table that does not consist of whole chunks
-of its split, because there are new files or changed settings, is started again. When all tables are complete, rows that
-repeat a question of a split with higher priority are handled as ``splits.overlap`` says.
+once, and tables keep their order. Committed rows are not written again; if new files or changed settings leave a table
+with anything but whole chunks of its split, it is started again. When all tables are complete, rows that repeat a
+question of a split with higher priority are handled as ``splits.overlap`` says.
 """
 
 import itertools
@@ -35,9 +35,27 @@ from curation.sources import (
     make_assignment,
     require_columns,
 )
-from curation.stages import deal
-from curation.stages.deal import AUDIT, MEND, MEND_ADDED, POOL, Overlap, SettledOverlap, remove, settle
-from curation.stages.overlap import find
+from curation.stages.overlap import find_overlap
+from curation.stages.split_tables import (
+    AUDIT,
+    NO_AUDIT,
+    POOL,
+    REMEDY,
+    REMEDY_ADDED,
+    Overlap,
+    OverlapDecision,
+    SourceChunk,
+    SourceSplits,
+    SplitJob,
+    SplitTable,
+    assign_chunk,
+    assign_splits,
+    decide_overlap,
+    delete_rows,
+    describe_errors,
+    find_targets,
+    make_table_schema,
+)
 from curation.stopping import iter_checked
 from curation.storage.lease import Guard, guard_nothing
 from curation.storage.paths import Place
@@ -118,7 +136,7 @@ class Prepare(Stage):
             )
         for name, count in prepared.counts.items():
             if name != AUDIT and (num_bad := sum(count.errors.values())):
-                kinds = deal.describe_errors(count.errors)
+                kinds = describe_errors(count.errors)
                 task.say(f"{name}: {num_bad:,} of {count.rows:,} rows cannot be used ({kinds})")
         for sentence in prepared.overlap.sentences():
             task.say(sentence)
@@ -151,39 +169,40 @@ def prepare(
     for table in job.tables.values():
         io.create(table.uri, table.schema)
     chunks = list(iter_chunks({name: files[name] for name in job.sources}, writing.chunk_rows))
-    settled = _load_settled(job, chunks, directory) if config.splits.overlap != "report" else None
+    decision = _load_decision(job, chunks, directory) if config.splits.overlap != "report" else None
 
     try:
-        if settled is None:
+        if decision is None:
             assign_left(job, chunks, writing)
         refs = {name: io.find_latest(table.uri) for name, table in job.tables.items()}
-        if settled is None:
+        if decision is None:
             found = {name: count_split(ref, name) for name, ref in refs.items()}
-            _check(job, refs, found)
+            _check_tables(job, refs, found)
             new = {name: ref for name, ref in refs.items() if name != AUDIT}
             for name, ref in new.items():
                 check_share("splits", ref, found[name], max_error_rate, split=name)
             if AUDIT in found and found[AUDIT].errors.get("no_gold", 0) == found[AUDIT].rows:
-                raise SourceError(f"splits.audit: {deal.NO_AUDIT.format(rows=f'{found[AUDIT].rows:,}')}")
+                raise SourceError(f"splits.audit: {NO_AUDIT.format(rows=f'{found[AUDIT].rows:,}')}")
             compared = {**before, **new}
             domains = {name: config.domain_of(name) for name in compared}
             columns = {name: get_domain(domain).columns.names for name, domain in domains.items()}
-            overlaps, mend = find(compared, domains, last=POOL, dealt=before), MEND_ADDED if before else MEND
-            settled = settle(overlaps, config.splits.overlap, compared, columns, mend=mend)
-            if settled.row_ids:
-                settled.save(directory)
-        gone = {name: _get_gone_rows(settled, name) for name in refs}
-        refs = {name: remove(ref, gone[name], guard=writing.guard) if gone[name] else ref for name, ref in refs.items()}
+            matches = find_overlap(compared, domains, last=POOL, fixed=before)
+            remedy = REMEDY_ADDED if before else REMEDY
+            decision = decide_overlap(matches, config.splits.overlap, compared, columns, remedy=remedy)
+            if decision.row_ids:
+                decision.save(directory)
+        deleted = {name: decision.get_deleted(name) for name in refs}
+        refs = {name: delete_rows(ref, deleted[name], guard=writing.guard) for name, ref in refs.items()}
     except ray.exceptions.RayError as error:
         raise make_driver_error(error, "prepare") from error
     kept = {name: count_split(ref, name) for name, ref in refs.items()}
-    counts = {name: replace(count, rows=count.rows + len(gone[name])) for name, count in kept.items()}
-    _check(job, refs, counts)
+    counts = {name: replace(count, rows=count.rows + len(deleted[name])) for name, count in kept.items()}
+    _check_tables(job, refs, counts)
     compacted = {name: compact(ref, writing.fragment_mb, guard=writing.guard) for name, ref in refs.items()}
-    return PreparedRefs(tables=compacted, counts=counts, overlap=settled.overlap)
+    return PreparedRefs(tables=compacted, counts=counts, overlap=decision.overlap)
 
 
-def assign_left(job: deal.DealJob, chunks: Sequence[deal.SourceChunk], writing: SplitWriting) -> None:
+def assign_left(job: SplitJob, chunks: Sequence[SourceChunk], writing: SplitWriting) -> None:
     """Write the chunks that the tables do not have yet, in their order, in Ray tasks."""
     done = {name: commits.read_committed_ids(table.uri) for name, table in job.tables.items()}
     left, found = _find_left_chunks(job, chunks, done)
@@ -195,14 +214,14 @@ def assign_left(job: deal.DealJob, chunks: Sequence[deal.SourceChunk], writing: 
         left, _ = _find_left_chunks(job, chunks, done)
     num_done, total = sum(map(len, done.values())), sum(table.rows for table in job.tables.values())
 
-    def committed(rows_of: Mapping[str, int]) -> None:
+    def report(rows_of: Mapping[str, int]) -> None:
         if writing.progress is not None:
             writing.progress(Standing(rows=num_done + sum(rows_of.values()), total=total))
 
-    committed({})
+    report({})
     if left:
-        written = run_in_tasks(deal.assign_splits, zip(left, itertools.repeat(ray.put(job))))
-        commit_stream(written, seconds=writing.commit_seconds, guard=writing.guard, on_commit=committed)
+        written = run_in_tasks(assign_splits, zip(left, itertools.repeat(ray.put(job))))
+        commit_stream(written, seconds=writing.commit_seconds, guard=writing.guard, on_commit=report)
 
 
 def _plan_job(
@@ -211,9 +230,9 @@ def _plan_job(
     files: Mapping[str, Sequence[SourceFile]],
     before: Mapping[str, TableRef],
     taken: Mapping[str, int],
-) -> deal.DealJob:
+) -> SplitJob:
     splits = {name: split for name, split in config.splits.named().items() if name not in before}
-    group, sources, expected = config.splits.group, dict[str, deal.DealtSource](), dict[str, int]()
+    group, sources, expected = config.splits.group, dict[str, SourceSplits](), dict[str, int]()
     for source in dict.fromkeys(split.source for split in splits.values()):
         id_column = config.sources[source].id_column
         check_columns(config, source, files[source])
@@ -221,33 +240,28 @@ def _plan_job(
         if id_column is not None:
             check_unique(files[source], id_column)
         domains = config.domains_of(source)
-        sources[source] = deal.DealtSource(domains=domains, id_column=id_column, assignment=assignment, group=group)
+        sources[source] = SourceSplits(domains=domains, id_column=id_column, assignment=assignment, group=group)
         expected |= {name: rows for name, rows in assignment.counts.items() if name in splits}
     audited = {AUDIT: POOL} if config.splits.audit and POOL in splits else {}
     tables = {}
     for name, split in {**dict(zip(splits, splits, strict=True)), **audited}.items():
-        schema = deal.make_table_schema(get_domain(config.domain_of(split)), name, clustered=group is not None)
-        tables[name] = deal.SplitTable(str(directory / f"{name}.lance"), schema, expected[split])
-    return deal.DealJob(sources=sources, tables=tables)
+        schema = make_table_schema(get_domain(config.domain_of(split)), name, clustered=group is not None)
+        tables[name] = SplitTable(str(directory / f"{name}.lance"), schema, expected[split])
+    return SplitJob(sources=sources, tables=tables)
 
 
-def _load_settled(job: deal.DealJob, chunks: Sequence[deal.SourceChunk], directory: Place) -> SettledOverlap | None:
+def _load_decision(job: SplitJob, chunks: Sequence[SourceChunk], directory: Place) -> OverlapDecision | None:
     """Return the decision of an interrupted run, or None if there is none or it does not match the tables."""
-    settled = SettledOverlap.load(directory)
-    if settled is None:
+    decision = OverlapDecision.load(directory)
+    if decision is None:
         return None
     done = {name: commits.read_committed_ids(table.uri) for name, table in job.tables.items()}
-    present = {name: ids | _get_gone_rows(settled, name) for name, ids in done.items()}
+    present = {name: ids | decision.get_deleted(name) for name, ids in done.items()}
     left, found = _find_left_chunks(job, chunks, present)
-    return settled if not left and all(found[name] == len(ids) for name, ids in present.items()) else None
+    return decision if not left and all(found[name] == len(ids) for name, ids in present.items()) else None
 
 
-def _get_gone_rows(settled: SettledOverlap, name: str) -> BitMap64:
-    """Return the rows to delete from a table; the audit table loses the same rows as the pool."""
-    return settled.row_ids.get(POOL if name == AUDIT else name, BitMap64())
-
-
-def iter_chunks(sources: Mapping[str, Sequence[SourceFile]], chunk_rows: int | None) -> Iterator[deal.SourceChunk]:
+def iter_chunks(sources: Mapping[str, Sequence[SourceFile]], chunk_rows: int | None) -> Iterator[SourceChunk]:
     """Yield the rows of the sources in chunks of ``chunk_rows`` or, if it is None, 1/32 of all rows (500 to 50,000)."""
     if chunk_rows is None:
         total = sum(file.num_rows for files in sources.values() for file in files)
@@ -256,20 +270,20 @@ def iter_chunks(sources: Mapping[str, Sequence[SourceFile]], chunk_rows: int | N
         offset = 0
         in_order = sorted(files, key=lambda file: file.index)
         for parts in group_stretches(iter_stretches(in_order, chunk_rows), chunk_rows):
-            yield deal.SourceChunk(source=name, parts=parts, offset=offset)
+            yield SourceChunk(source=name, parts=parts, offset=offset)
             offset += sum(part.num_rows for part in parts)
 
 
 def _find_left_chunks(
-    job: deal.DealJob, chunks: Sequence[deal.SourceChunk], done: Mapping[str, BitMap64]
-) -> tuple[list[deal.SourceChunk], dict[str, int]]:
-    """Return the chunks with the tables that each still has to fill, and the rows of filled chunks by table."""
+    job: SplitJob, chunks: Sequence[SourceChunk], done: Mapping[str, BitMap64]
+) -> tuple[list[SourceChunk], dict[str, int]]:
+    """Return the chunks with the tables that lack their rows, and by table the number of rows of complete chunks."""
     left, found = [], dict.fromkeys(job.tables, 0)
     for chunk in chunks:
         source = job.sources[chunk.source]
-        missing = targets = deal.find_targets(job, source)
+        missing = targets = find_targets(job, source)
         if any(done.values()):
-            ids_N, place_N = deal.assign_chunk(source, chunk)
+            ids_N, place_N = assign_chunk(source, chunk)
             ids = {name: BitMap64(ids_N[place_N == place].astype(np.uint64)) for name, place in targets.items()}
             missing = {name: place for name, place in targets.items() if not ids[name].issubset(done[name])}
             for name in targets.keys() - missing:
@@ -279,7 +293,7 @@ def _find_left_chunks(
     return left, found
 
 
-def _check(job: deal.DealJob, refs: Mapping[str, TableRef], counts: Mapping[str, SplitCounts]) -> None:
+def _check_tables(job: SplitJob, refs: Mapping[str, TableRef], counts: Mapping[str, SplitCounts]) -> None:
     """Refuse a table that lacks rows, and a split without any row that can be used."""
     for name, ref in refs.items():
         rows, errors = counts[name].rows, counts[name].errors
@@ -287,14 +301,14 @@ def _check(job: deal.DealJob, refs: Mapping[str, TableRef], counts: Mapping[str,
             raise CommitError(f"{ref.uri}: {job.tables[name].rows} rows in, {rows} rows out")
         if name != AUDIT and sum(errors.values()) == rows:
             raise SourceError(
-                f"splits.{name}: none of its {rows} rows is usable ({deal.describe_errors(errors)}); `curate inspect "
+                f"splits.{name}: none of its {rows} rows is usable ({describe_errors(errors)}); `curate inspect "
                 f"{ref.uri}` shows them; fix them"
             )
 
 
 def check_share(section: str, ref: TableRef, count: SplitCounts, max_error_rate: float, *, split: str = "") -> None:
     """Raise ``SourceError`` if a table has a larger share of error rows than ``max_error_rate`` of this section."""
-    num_bad, kinds = sum(count.errors.values()), deal.describe_errors(count.errors)
+    num_bad, kinds = sum(count.errors.values()), describe_errors(count.errors)
     if num_bad > max_error_rate * count.rows:
         raise SourceError(
             f"{section}{'.' if split else ''}{split}: {num_bad:,} of {count.rows:,} rows cannot be used "

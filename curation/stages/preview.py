@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from curation.activity import doing
-from curation.arrays import Int64s
 from curation.config import RowsConfig, RunConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.domains.given import get_given_completion
@@ -26,45 +25,50 @@ from curation.sources import (
 )
 from curation.sources.readers import SampledRow
 from curation.sources.splits import convert_ids
-from curation.stages.deal import NO_AUDIT, POOL, describe_errors, make_example_table
+from curation.stages.split_tables import NO_AUDIT, POOL, describe_errors, make_example_table
 
 RUNS, RUN_ROWS = 20, 50
 """Number and length of the runs of consecutive rows read of a source, so that little of large files is read."""
-VALUE = 60
-WRITINGS = 3
+MAX_CHARACTERS = 60
+"""Maximum length of the values that are counted, and of those that messages show."""
+NUM_SHOWN = 3
+"""Number of unreadable labels that a message shows."""
 MIN_VALUES, MIN_REPEATED, MIN_ROWS, MIN_OTHERS = 5, 3.0, 50, 0.9
 """Minimum number of a column's values, rows per value and rows of either split, and minimum share of pool rows with
 values that no labelled row has, for possible groups."""
 
 
 @dataclass(kw_only=True)
-class Looked:
+class SplitPreview:
     """The previewed rows of a split."""
 
     rows: int = 0
     size: int
     errors: Counter[str] = field(default_factory=Counter)
     unread: Counter[str] = field(default_factory=Counter)
-    """Number of rows by unreadable label that was made elsewhere, cut to ``VALUE`` characters."""
+    """Number of rows by unreadable label that was made elsewhere, cut to ``MAX_CHARACTERS`` characters."""
     first: dict[str, str] = field(default_factory=dict)
     """Description of the first row by kind of error: its place, its columns' values and the domain's message."""
     values: dict[str, Counter[str]] = field(default_factory=dict)
-    """Number of rows by value, for each column of texts or integers of at most ``VALUE`` characters."""
+    """Number of rows by value, for each column of texts or integers of at most ``MAX_CHARACTERS`` characters."""
 
 
 def preview(
     config: RowsConfig, files: Mapping[str, Sequence[SourceFile]], taken: Mapping[str, int] = NOTHING
-) -> dict[str, Looked]:
+) -> dict[str, SplitPreview]:
     """Return some rows of each split, or all of a small source, as ``prepare`` will read them after ``taken`` rows.
 
     ``SourceError``: none of the rows of an audited pool has a gold label.
     """
-    found: dict[str, Looked] = {}
+    found: dict[str, SplitPreview] = {}
     for source, items in files.items():
-        if all(split.source != source for split in config.splits.named().values()):
+        if source not in {split.source for split in config.splits.named().values()}:
             continue
         assignment = make_assignment(config, source, items, taken)
-        positions_N = _draw_positions(sum(file.num_rows for file in items), config.seed)
+        positions_N = np.arange(num_rows := sum(file.num_rows for file in items))
+        if num_rows > RUNS * RUN_ROWS:
+            drawn_R = np.random.default_rng(config.seed).choice(num_rows // RUN_ROWS, RUNS, replace=False)
+            positions_N = (np.sort(drawn_R)[:, None] * RUN_ROWS + np.arange(RUN_ROWS)).ravel()
         split_N = assignment.split_of(positions_N)
         with doing(f"reading {len(positions_N):,} rows of the source {source}"):
             drawn = read_rows_at(items, positions_N)
@@ -75,11 +79,11 @@ def preview(
         for place, (name, size) in enumerate(assignment.counts.items()):
             rows = [drawn[row] for row in np.flatnonzero(split_N == place)]
             domain = get_domain(config.domain_of(name))
-            looked = found[name] = _look_at_rows(rows, items, domain, name, size)
+            split = found[name] = _look_at_rows(rows, items, domain, name, size)
             if name == POOL and config.splits.audit:  # read as a split that needs gold labels
                 refused = _look_at_rows(rows, items, domain, "test", size)
-                if refused.errors.total() == len(rows) > looked.errors.total():
-                    why = [f"{refused.first[kind]}; it " for kind in refused.first if kind not in looked.errors]
+                if refused.errors.total() == len(rows) > split.errors.total():
+                    why = [f"{refused.first[kind]}; it " for kind in refused.first if kind not in split.errors]
                     words = NO_AUDIT.format(rows=f"{len(rows):,} (of {size:,}, looked at)")
                     raise SourceError(f"splits.audit: {''.join(why[:1])}{words}")
     return found
@@ -87,31 +91,31 @@ def preview(
 
 def _look_at_rows(
     rows: Sequence[SampledRow], files: Sequence[SourceFile], domain: Domain, split: str, size: int
-) -> Looked:
-    looked, paths = Looked(size=size, rows=len(rows)), {file.index: file.path for file in files}
-    examples = make_example_table(domain, split, list(range(len(rows))), [row.raw for row in rows])
+) -> SplitPreview:
+    found, paths = SplitPreview(size=size, rows=len(rows)), {file.index: file.path for file in files}
+    examples = make_example_table(domain, split, range(len(rows)), [row.raw for row in rows])
     errors = examples["error"].to_pylist()
     for row in rows:
         for column, value in row.raw.items():
-            if isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) <= VALUE:
-                looked.values.setdefault(column, Counter())[str(value)] += 1
+            if isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) <= MAX_CHARACTERS:
+                found.values.setdefault(column, Counter())[str(value)] += 1
     for example in (row for row in examples.to_pylist() if row["error"] is None):
         completion = get_given_completion(domain, example)
         if completion is not None and attempt(domain.parse, completion, example)[0] is None:
-            looked.unread[completion.strip()[:VALUE]] += 1
-    looked.errors.update(get_error_kind(text) for text in errors if text is not None)
+            found.unread[completion.strip()[:MAX_CHARACTERS]] += 1
+    found.errors.update(get_error_kind(text) for text in errors if text is not None)
     for row, text in zip(rows, errors, strict=True):
-        if text is not None and (kind := get_error_kind(text)) not in looked.first:
+        if text is not None and (kind := get_error_kind(text)) not in found.first:
             known = {name: value for name, value in row.raw.items() if value is not None}
-            words = ", ".join(f"{name}: {quote_text(str(value), VALUE)}" for name, value in known.items())
+            words = ", ".join(f"{name}: {quote_text(str(value), MAX_CHARACTERS)}" for name, value in known.items())
             if empty := [name for name in row.raw if name not in known]:
                 words += f"; empty: {', '.join(empty)}"
             problem = f"{text}{_describe_sought(domain, row.raw, kind)} (its columns: {words})"
-            looked.first[kind] = f"the first: row {row.row + 1} of {paths[row.file]}: {problem}"
-    return looked
+            found.first[kind] = f"the first: row {row.row + 1} of {paths[row.file]}: {problem}"
+    return found
 
 
-def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[str]:
+def check_preview(found: Mapping[str, SplitPreview], config: RunConfig) -> Iterator[str]:
     """Yield lines on splits with rows that cannot be used.
 
     Raises:
@@ -119,34 +123,31 @@ def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[st
             all were looked at, for certain.
     """
     limit = config.splits.max_error_rate
-    for name, looked in found.items():
-        yield from _check_usable(name, looked, limit)
-        if looked.unread:
-            more = ", ..." if len(looked.unread) > WRITINGS else ""
-            commonest = ", ".join(quote_text(text) for text, _ in looked.unread.most_common(WRITINGS)) + more
+    for name, split in found.items():
+        if num_bad := split.errors.total():
+            share, is_all = compute_proportion(num_bad, split.rows), split.rows == split.size
+            of = "all" if is_all else f"{split.rows:,} of {split.size:,}"
+            kinds = describe_errors(split.errors)
+            words = f"splits.{name}: of {of} rows looked at {num_bad:,} cannot be used ({kinds})"
+            first = "; ".join(split.first[kind] for kind, _ in split.errors.most_common())
+            if (share.value if is_all else share.low) > limit:
+                raise SourceError(
+                    f"{words}, more than splits.max_error_rate {limit}; {first}; fix them, or raise the limit"
+                )
+            may = ", which may be too many: see splits.max_error_rate" if share.high > limit else ""
+            yield f"{words}: {share.low:.1%} to {share.high:.1%}{may}; {first}"
+        if split.unread:
+            more = ", ..." if len(split.unread) > NUM_SHOWN else ""
+            commonest = ", ".join(quote_text(text) for text, _ in split.unread.most_common(NUM_SHOWN)) + more
             yield (
-                f"splits.{name}: {looked.unread.total():,} of {looked.rows:,} labels made elsewhere, looked at, cannot "
+                f"splits.{name}: {split.unread.total():,} of {split.rows:,} labels made elsewhere, looked at, cannot "
                 f"be read ({commonest}); they count as wrong, and arms that rank leave them "
                 f"out: write them as answers of {config.domain.name} are written, or add the words of classes to "
                 "domain.classes"
             )
 
 
-def _check_usable(split: str, looked: Looked, limit: float) -> Iterator[str]:
-    """Yield a line on unusable rows, if any; refuse a larger share of them than ``limit``."""
-    if not (num_bad := sum(looked.errors.values())):
-        return
-    share = compute_proportion(num_bad, looked.rows)
-    of = "all" if looked.rows == looked.size else f"{looked.rows:,} of {looked.size:,}"
-    words = f"splits.{split}: of {of} rows looked at {num_bad:,} cannot be used ({describe_errors(looked.errors)})"
-    first = "; ".join(looked.first[kind] for kind, _ in looked.errors.most_common())
-    if (share.value if looked.rows == looked.size else share.low) > limit:
-        raise SourceError(f"{words}, more than splits.max_error_rate {limit}; {first}; fix them, or raise the limit")
-    may = ", which may be too many: see splits.max_error_rate" if share.high > limit else ""
-    yield f"{words}: {share.low:.1%} to {share.high:.1%}{may}; {first}"
-
-
-class _Watched(Json):
+class _WatchedRow(Json):
     """A raw row that records which missing columns are looked up."""
 
     def __init__(self, raw: Mapping[str, object]) -> None:
@@ -172,7 +173,7 @@ def _describe_sought(domain: Domain, raw: Mapping[str, object], kind: str) -> st
     """Return a sentence on missing columns that the domain reads for a gold label, with the nearest existing column."""
     if kind not in ("no_gold", "domain_failed"):
         return ""
-    watched, form = _Watched(raw), {column for form in domain.forms for column in form}
+    watched, form = _WatchedRow(raw), {column for form in domain.forms for column in form}
     attempt(domain.gold, watched)
     names = [name for name in watched.sought if name not in form]  # these tell one form of rows from another
     if not names:
@@ -182,14 +183,7 @@ def _describe_sought(domain: Domain, raw: Mapping[str, object], kind: str) -> st
     return f"; the label was looked for in {' or '.join(names)}, which the row does not have{hint}"
 
 
-def _draw_positions(num_rows: int, seed: int) -> Int64s:
-    if num_rows <= RUNS * RUN_ROWS:
-        return np.arange(num_rows)
-    starts = np.sort(np.random.default_rng(seed).choice(num_rows // RUN_ROWS, RUNS, replace=False)) * RUN_ROWS
-    return (starts[:, None] + np.arange(RUN_ROWS)).ravel()
-
-
-def find_possible_groups(config: RunConfig, seen: Mapping[str, Looked]) -> list[PossibleGroups]:
+def find_possible_groups(config: RunConfig, seen: Mapping[str, SplitPreview]) -> list[PossibleGroups]:
     """Return columns that may divide rows into groups, such as users; empty if ``splits.group`` names a column.
 
     In the previewed rows, their values repeat among the labelled rows and differ from the pool's. Rows of one group are

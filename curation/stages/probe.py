@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from curation.label_columns import TOKEN_COLUMNS
@@ -52,6 +52,7 @@ def probe(
     job: LabelJob, dataset: ModelDataset, population: Population, *, commit_seconds: float, update: Update
 ) -> MeasuredCost:
     """Label the examples of ``job``, a random sample, and measure the cost."""
+    average = partial(compute_population_mean, population=population.rows, is_part=population.is_sampled)
     for ask in job.asks:
         io.create(ask.uri, schemas.SIGNAL)
     width = get_state_width(job.teacher, job.model)
@@ -67,7 +68,23 @@ def probe(
     )
     labels = io.read(found.table)
     num_errors = labels["error"].length() - labels["error"].null_count
-    prompt, output = _estimate_tokens(job, found.of_chunks, labels, population)
+
+    if job.asks:  # tokens of signals are counted by chunk
+        chunks = found.of_chunks
+        spent = ([chunk.prompt_tokens for chunk in chunks], [chunk.output_tokens for chunk in chunks])
+        prompt, output = (compute_ratio(tokens, [chunk.rows for chunk in chunks]) for tokens in spent)
+    else:
+        names = ([name for name in columns if name in labels.column_names] for columns in TOKEN_COLUMNS.values())
+        tokens = (sum(labels[name].fill_null(0).to_numpy() for name in of_kind) for of_kind in names)
+        prompt, output = (average(tokens_N) for tokens_N in tokens)
+
+    # The bytes of rows differ by their texts; the states are forecast by themselves.
+    plain = labels.drop_columns([name for name in labels.column_names if schemas.is_state(name)])
+    texts_N = np.zeros(plain.num_rows)
+    for name in ("completion", "label"):
+        texts_N += pc.binary_length(plain[name]).fill_null(0).to_numpy()
+    texts = average(texts_N)
+
     return MeasuredCost(
         rows=labels.num_rows,
         prompt_tokens=prompt,
@@ -75,37 +92,12 @@ def probe(
         errors=compute_proportion(num_errors, labels.num_rows),
         unparsed=compute_proportion(labels["label"].null_count - num_errors, labels.num_rows),
         actor_seconds=measure_pace(found.of_chunks, BACKENDS[job.teacher.backend].calls),
-        bytes=_estimate_bytes(labels, population),
+        bytes=add_exact(texts, plain.nbytes / plain.num_rows - texts.value),
         state_bytes=width * {"float16": 2, "float32": 4}[job.teacher.state_dtype],
     )
-
-
-def _estimate_tokens(
-    job: LabelJob, chunks: Sequence[ChunkSpent], labels: pa.Table, population: Population
-) -> tuple[Estimate, Estimate]:
-    """Return prompt tokens and output tokens per row."""
-    if job.asks:  # tokens of signals are counted by chunk
-        spent = ([chunk.prompt_tokens for chunk in chunks], [chunk.output_tokens for chunk in chunks])
-        prompt, output = (compute_ratio(tokens, [chunk.rows for chunk in chunks]) for tokens in spent)
-        return prompt, output
-    names = ([name for name in columns if name in labels.column_names] for columns in TOKEN_COLUMNS.values())
-    tokens = (sum(labels[name].fill_null(0).to_numpy() for name in of_kind) for of_kind in names)
-    rows, is_part = population.rows, population.is_sampled
-    prompt, output = (compute_population_mean(tokens_N, rows, is_part=is_part) for tokens_N in tokens)
-    return prompt, output
 
 
 def measure_pace(chunks: Sequence[ChunkSpent], num_first: int) -> float:
     """Return the actor's seconds per row after its ``num_first`` chunks, in which it warms up, if others follow."""
     steady = chunks[num_first:] or chunks
     return sum(chunk.seconds for chunk in steady) / sum(chunk.rows for chunk in steady)
-
-
-def _estimate_bytes(labels: pa.Table, population: Population) -> Estimate:
-    """Return bytes per row without states; rows differ by their texts."""
-    plain = labels.drop_columns([name for name in labels.column_names if schemas.is_state(name)])
-    texts_N = np.zeros(plain.num_rows)
-    for name in ("completion", "label"):
-        texts_N += pc.binary_length(plain[name]).fill_null(0).to_numpy()
-    texts = compute_population_mean(texts_N, population.rows, is_part=population.is_sampled)
-    return add_exact(texts, plain.nbytes / plain.num_rows - texts.value)

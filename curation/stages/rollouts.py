@@ -1,9 +1,9 @@
 """The rollouts stage, which draws further samples of the teacher for rows of gold arms whose weak label is wrong.
 
-A right weak completion already serves as its row's rollout. About the other rows the teacher is asked again until gold
-grades a sample right (rejection sampling): about all rows of an arm that ranks; of an arm that draws, about as many as
-its budget needs, in the order of the draw. Rows that the teacher never solves get no rollout, so rows with one are
-easier than the pool's.
+A right weak completion already serves as its row's rollout. For the other rows the teacher is asked again until gold
+grades a sample right (rejection sampling): for all rows of an arm that ranks; for an arm that draws, for as many as its
+budget needs, in the order of the draw. Rows that the teacher never solves get no rollout, so rows with one are easier
+than the pool's.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ from curation.selection.top_n import TopN
 from curation.signals import label_request
 from curation.stages.asking import AskModel, RowsWorker
 from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, require_measurable
-from curation.stages.gold import GoldRollouts, GoldTexts, Limit, decide
+from curation.stages.gold import GoldRollouts, GoldTexts, Limit, decide_gold_source
 from curation.stages.rows import read_ids
 from curation.stages.select import compute_budget
 from curation.storage.paths import to_place
@@ -40,7 +40,7 @@ from curation.tables.row_ids import find_missing_ids
 from curation.teachers import Teacher
 
 UNKNOWN, NO, YES = -1, 0, 1
-"""States of a row in a draw: whether it has a completion to train on."""
+"""States of a row in a draw: whether there is a completion to train on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class RollOut(AskModel):
         settings = job.selection.gold_rollouts
         fields = self.teacher_fields(task)
         fields["decoding"] = self.decoding.model_copy(update={"temperature": settings.temperature})
-        asked = RolloutJob(
+        rollout_job = RolloutJob(
             examples=job.pool,
             uri=str(task.directory / "rollouts.lance"),
             domain=job.domain,
@@ -84,7 +84,7 @@ class RollOut(AskModel):
             **fields,
         )
         with self.passing(task) as how:
-            made = roll_out(job, asked, **how)
+            made = roll_out(job, rollout_job, **how)
         task.say(made.words)
         return Done(outputs=made, rows=made.num_asked)
 
@@ -124,8 +124,8 @@ def draw(
     of their own.
     """
     found = {row["row_id"]: {"row_id": row["row_id"], "num_samples": 0} for row in rows}
-    asked = {row["row_id"]: (row, attempt(label_request, domain, row["row_id"], row)[0]) for row in rows}
-    waiting = {row_id: request for row_id, (_, request) in asked.items() if request is not None}
+    requested = {row["row_id"]: (row, attempt(label_request, domain, row["row_id"], row)[0]) for row in rows}
+    waiting = {row_id: request for row_id, (_, request) in requested.items() if request is not None}
     for turn in range(num_samples):
         if not waiting:
             break
@@ -135,35 +135,33 @@ def draw(
             for answer in batch.select(["row_id", "completion", "error"]).to_pylist():
                 row_id, completion = answer["row_id"], answer["completion"]
                 found[row_id]["num_samples"] += 1
-                row, request = asked[row_id]
-                right = False
-                if answer["error"] is None:
-                    label, _ = attempt(domain.parse, completion, row)
-                    right = label is not None and check_labels(domain, [label], [row["gold"]], [row]) == [True]
+                row, request = requested[row_id]
+                label = None if answer["error"] is not None else attempt(domain.parse, completion, row)[0]
+                right = label is not None and check_labels(domain, [label], [row["gold"]], [row]) == [True]
                 if right and request is not None and (limit is None or limit.allows(request.prompt, completion)):
                     found[row_id]["completion"] = completion
                     del waiting[row_id]
     return list(found.values())
 
 
-def roll_out(job: SelectJob, asked: RolloutJob, **how: Unpack[PassOptions]) -> GoldRollouts:
+def roll_out(job: SelectJob, rollout_job: RolloutJob, **how: Unpack[PassOptions]) -> GoldRollouts:
     """Decide what the gold arms of ``job`` train on, and sample rollouts if they train on the teacher's own."""
     assert job.audit is not None, "RunConfig refuses gold arms without an audit set"
     wanted = job.selection.gold_rollouts.source
-    made = decide(job.pool, job.labels, job.audit, job.domain, wanted=wanted, seed=job.seed)
+    made = decide_gold_source(job.pool, job.labels, job.audit, job.domain, wanted=wanted, seed=job.seed)
     if made.texts.source != "sample":
         return made
     budget = compute_budget(job)
-    samples = io.create(asked.uri, schemas.ROLLOUTS)  # those of a run that was cut off are kept, of whatever round
+    samples = io.create(rollout_job.uri, schemas.ROLLOUTS)  # keeps those of an interrupted run, of whatever round
     if budget.n:
         chooser, right = Chooser(job, budget), job.gold.right
         arms = [ARMS[name] for name in job.selection.arms if ARMS[name].gold]
         for arm in sorted(arms, key=lambda arm: not arm.ranked):
             if arm.ranked:
                 ids_n = chooser.top(arm).row_ids_n
-                samples = _sample(job, asked, samples, ids_n[find_missing_ids(ids_n, right)], how)
+                samples = _sample(job, rollout_job, samples, ids_n[find_missing_ids(ids_n, right)], how)
             else:
-                samples = _sample_draw(job, asked, samples, chooser.candidates(arm), right, budget.n, how)
+                samples = _sample_draw(job, rollout_job, samples, chooser.candidates(arm), right, budget.n, how)
     table = io.read(samples, ["completion", "num_samples"])
     return replace(
         made,
@@ -175,11 +173,11 @@ def roll_out(job: SelectJob, asked: RolloutJob, **how: Unpack[PassOptions]) -> G
 
 
 def count_to_resolve(state_M: npt.NDArray[np.int8], n: int, rate: float) -> int:
-    """Return how many rows from the start of a draw have to be resolved until n of them can be taught.
+    """Return how many rows from the start of a draw the teacher has to be asked about until n have a completion.
 
-    ``state_M`` says for each row of the draw, in its order, whether it can be taught: ``YES``, ``NO`` or ``UNKNOWN``.
-    Of the rows asked so far, a share ``rate`` could be taught. The result is 0 if nothing needs to be asked: n rows
-    that can be taught come before the first unknown row, or no row is unknown.
+    ``state_M`` says for each row of the draw, in its order, whether it has one: ``YES``, ``NO`` or ``UNKNOWN``. Of the
+    rows asked about so far, a share ``rate`` got one. The result is 0 if nothing needs to be asked: n rows with a
+    completion come before the first unknown row, or no row is unknown.
     """
     unknown = np.flatnonzero(state_M == UNKNOWN)
     if not len(unknown) or int((state_M[: unknown[0]] == YES).sum()) >= n:
@@ -190,17 +188,17 @@ def count_to_resolve(state_M: npt.NDArray[np.int8], n: int, rate: float) -> int:
 
 def _sample_draw(
     job: SelectJob,
-    asked: RolloutJob,
+    rollout_job: RolloutJob,
     samples: TableRef,
     candidates: Candidates,
     right: BitMap64,
     n: int,
     how: PassOptions,
 ) -> TableRef:
-    """Sample in rounds until n rows of a draw can be taught, as whom to ask depends on the results of others."""
+    """Sample in rounds until n rows of a draw have a completion; earlier results decide which rows to ask about."""
     score_N = candidates.raw_score_N
     right_N = ~find_missing_ids(candidates.row_ids_N, right) & np.isfinite(score_N)
-    # No draw reaches beyond its n-th row with a right weak label.
+    # A draw ends at its n-th row with a right weak label at the latest.
     lowest = np.partition(score_N[right_N], -n)[-n] if right_N.sum() >= n else -np.inf
     ids_M = TopN().cut(candidates, int((score_N >= lowest).sum()), derive(job.seed, "ties")).row_ids_n
     right_M = ~find_missing_ids(ids_M, right)
@@ -212,23 +210,23 @@ def _sample_draw(
         num_rows = count_to_resolve(state_M, n, rate)
         if not num_rows:
             return samples
-        samples = _sample(job, asked, samples, ids_M[:num_rows][state_M[:num_rows] == UNKNOWN], how)
+        samples = _sample(job, rollout_job, samples, ids_M[:num_rows][state_M[:num_rows] == UNKNOWN], how)
         rate = max(io.count(samples, "completion IS NOT NULL"), 1) / io.count(samples)
 
 
-def _sample(job: SelectJob, asked: RolloutJob, samples: TableRef, ids_M: Int64s, how: PassOptions) -> TableRef:
-    """Return the samples with those of more rows; rows that the teacher was asked about are not asked about again."""
+def _sample(job: SelectJob, rollout_job: RolloutJob, samples: TableRef, ids_M: Int64s, how: PassOptions) -> TableRef:
+    """Add samples of more rows; return the table. The teacher is not asked again about rows that it has."""
     known_N = read_ids(samples)
-    wanted = np.union1d(known_N, ids_M)
-    if len(wanted) == len(known_N):
+    ids_N = np.union1d(known_N, ids_M)
+    if len(ids_N) == len(known_N):
         return samples
     assert job.audit is not None, "RunConfig refuses gold arms without an audit set"
-    gold = io.take(job.audit, wanted, ["gold"])["gold"]
-    examples = io.take(job.pool, wanted).append_column(schemas.GOLD, gold)
+    gold = io.take(job.audit, ids_N, ["gold"])["gold"]
+    examples = io.take(job.pool, ids_N).append_column(schemas.GOLD, gold)
     return run_pass(
-        replace(asked, examples=io.write(examples, str(to_place(asked.uri).with_name("asked.lance")))),
+        replace(rollout_job, examples=io.write(examples, str(to_place(rollout_job.uri).with_name("asked.lance")))),
         name="the rollouts of gold labels",
-        uri=asked.uri,
+        uri=rollout_job.uri,
         schema=schemas.ROLLOUTS,
         takes=lambda ids_N: np.ones(len(ids_N), dtype=np.bool_),
         **how,

@@ -45,10 +45,10 @@ def read_sorted_ids(ref: TableRef | None) -> Int64s:
     return NO_IDS if ref is None else np.sort(read_ids(ref))
 
 
-def find_places(row_ids_N: Int64s, wanted_M: Int64s) -> Int64s:
-    """Return the place of each wanted id in ``row_ids_N``, in any order, which has them all, int64 [M]."""
+def find_places(row_ids_N: Int64s, ids_M: Int64s) -> Int64s:
+    """Return the position of each id in ``row_ids_N``, which has all of them in any order, int64 [M]."""
     order_N = np.argsort(row_ids_N)
-    places_M: Int64s = order_N[np.searchsorted(row_ids_N, wanted_M, sorter=order_N)]
+    places_M: Int64s = order_N[np.searchsorted(row_ids_N, ids_M, sorter=order_N)]
     return places_M
 
 
@@ -68,7 +68,7 @@ def compute_in_chunks(
     Rows committed before an interruption are not computed again; ``resources`` are those of a task.
     """
     io.create(uri, schema)
-    done, wanted = commits.read_committed_ids(uri), BitMap64(row_ids_N.astype(np.uint64))
+    done, expected = commits.read_committed_ids(uri), BitMap64(row_ids_N.astype(np.uint64))
     left_N = row_ids_N[find_missing_ids(row_ids_N, done)]
 
     def write(ids_M: Int64s) -> pa.Table:
@@ -76,14 +76,14 @@ def compute_in_chunks(
         assert np.array_equal(np.sort(rows["row_id"].to_numpy()), np.sort(ids_M)), "a row for each id"
         return commits.write_fragment(rows, uri, schema)
 
-    def committed(rows_of: Mapping[str, int]) -> None:
+    def report(rows_of: Mapping[str, int]) -> None:
         if progress is not None:
             progress(Standing(rows=len(done) + sum(rows_of.values()), total=len(row_ids_N)))
 
     calls = ((left_N[start : start + chunk_rows],) for start in range(0, len(left_N), chunk_rows))
     cpus, gpus = resources.get("num_cpus", 1), resources.get("num_gpus", 0)
     written = run_in_tasks(write, calls, num_cpus=cpus, num_gpus=gpus)
-    commit_stream(written, seconds=COMMIT_SECONDS, guard=guard, on_commit=committed)
-    if (found := commits.read_committed_ids(uri)) != wanted:
-        raise CommitError(f"{uri}: {len(wanted)} rows in, {len(found)} rows out")
+    commit_stream(written, seconds=COMMIT_SECONDS, guard=guard, on_commit=report)
+    if (found := commits.read_committed_ids(uri)) != expected:
+        raise CommitError(f"{uri}: {len(expected)} rows in, {len(found)} rows out")
     return io.find_latest(uri)

@@ -70,8 +70,8 @@ def score(
 
 def score_fields(names: Iterable[str]) -> list[pa.Field]:
     """Return the two columns of each fitted trust function: raw score and trust."""
-    columns = (column(name) for name in names for column in (schemas.get_raw_column, schemas.trust_column))
-    return [pa.field(column, pa.float32()) for column in columns]
+    columns = schemas.get_raw_column, schemas.trust_column
+    return [pa.field(column(name), pa.float32()) for name in names for column in columns]
 
 
 def compute_score_columns(
@@ -130,9 +130,9 @@ def _read_values(signal: TableRef, place: int) -> tuple[Int64s, Scores]:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredOnly:
-    """A function from labels with all states to scores of fitted trust functions, and states of sampled rows alone.
+    """A reduction of labels with all states to scores of fitted trust functions, and states of sampled rows only.
 
-    The shift stage reads the sample. The function is pickled to every actor.
+    The shift stage reads the sample. The reduction is pickled to every actor.
     """
 
     fitted: tuple[tuple[str, TrustRef], ...]
@@ -160,7 +160,7 @@ class ScoredOnly:
 def make_reduction(
     fitted: Mapping[str, TrustRef], sample: Mapping[str, Any] | None, rows: TableRef, shares: int = 1
 ) -> ScoredOnly | None:
-    """Return the reduction that a stage's arguments ask for, or None if all states are stored.
+    """Return the reduction that a stage's arguments request, or None if all states are stored.
 
     ``sample``: states to keep, and seed of a sample of ``rows``, of which the stage has one of ``shares`` parts.
     """

@@ -1,7 +1,7 @@
-"""The select stage, which makes one selection per arm, all with one budget, writes them as tables and exports them.
+"""The select stage, which selects each arm's rows, all by one budget, and writes each selection as a table.
 
 Only this stage, and the stages that find long rows and draw rollouts for it, read the audit table and the pool's
-grades. They pass on plain numbers: ``selection`` never sees a gold label. Everything that used gold labels is marked
+grades. They pass on plain numbers: ``selection`` never sees a gold label. Selections that used gold labels are marked
 ``oracle``. Unparsed rows stay in the paper's uniform draws (they are part of the teacher's output, and count as wrong).
 Arms that rank skip them, because an unreadable label cannot be trusted; ``naive_parsed``, the control for this, skips
 them too. All arms skip rows that are too long for the student, so each trains on n rows.
@@ -31,7 +31,7 @@ from curation.json_types import Json
 from curation.refs import ListDigest, ModelRef, TableRef
 from curation.rundir.graph import Done, In, InEach, Stage
 from curation.rundir.run import Task
-from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, require_measurable, resolve
+from curation.stages.chooser import ChoiceInputs, Chooser, SelectJob, apply_budget_rule, require_measurable
 from curation.stages.gold import GoldTexts, measure_weak_format
 from curation.stages.pool_scores import LAST, ComputedBudget
 from curation.stages.rows import PART_ROWS, read_sorted_ids
@@ -40,7 +40,7 @@ from curation.tables import io, schemas
 from curation.trust import get_trust
 
 BLOCK_ROWS, BLOCK_BYTES = PART_ROWS << 3, 16 << 20
-"""Maximum number of rows, and their approximate bytes, that are read together; larger reads skip fewer bytes."""
+"""Maximum number of rows, and of their bytes (roughly), to read together; larger reads skip fewer bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class WrittenRows:
     table: TableRef
     num_rows: int
     digest: str
-    """A digest of row ids and of the texts that are taught: equal rows train equal students."""
+    """A digest of row ids and of the texts to train on: equal rows train equal students."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +59,9 @@ class Selection(WrittenRows):
 
     arm: str
     threshold: float | None
-    """The lowest raw score selected, or None for uniform arms and if rows without a value are selected."""
+    """The lowest raw score selected; None for uniform arms, and if rows without a score are selected."""
     oracle: bool
-    """Whether the pool's gold labels were used: as labels, for places of difficulty bins or for the budget."""
+    """Whether the pool's gold labels were used: as labels, for the places of difficulty bins, or for the budget."""
     format: Format
     """The format of the arm's completions; for weak arms that of the pool."""
     completion_source: str
@@ -138,7 +138,7 @@ def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selec
     for name in job.selection.arms:
         arm = ARMS[name]
         with _naming_arm(name, job):
-            row_ids, threshold = chooser.taken(arm)
+            row_ids, threshold = chooser.take_rows(arm)
         memory.trim()
         rows, target = iter_rows(job, name, row_ids), directory / f"{name}.lance"
         written = write_rows(rows, schemas.SELECTION, target, ("completion", "row_id"))
@@ -172,9 +172,9 @@ def select(job: SelectJob, directory: Place) -> tuple[ComputedBudget, list[Selec
 def compute_budget(job: SelectJob) -> ComputedBudget:
     """Return the budget with the one n that all arms can select; ``BudgetError`` if there is none.
 
-    It is the largest number of rows that the divisions leave to every arm.
+    This n is at most the number of rows that the divisions leave to any arm.
     """
-    budget = resolve(job)
+    budget = apply_budget_rule(job)
     if not budget.n:
         return budget
     values = {name: division.set(budget) for name, division in job.divisions.items()}
@@ -249,7 +249,7 @@ def iter_rows(job: SelectJob, name: str, row_ids: Iterable[Int64s]) -> Iterator[
         values |= {"rank": np.arange(rank, rank + len(examples)), "trust": trust_M}
         values["prompt"] = [domain.prompt(example) for example in examples]
         if gold is not None:
-            values |= gold.taught(weak["row_id"].to_numpy(), examples, domain)
+            values |= gold.get_training_columns(weak["row_id"].to_numpy(), examples, domain)
         yield pa.table(values, schema=schemas.SELECTION)
 
 
@@ -293,16 +293,16 @@ def _look_up(
         rank += len(ids_M)
 
 
-def write_rows(parts: Iterable[pa.Table], schema: pa.Schema, target: Place, taught: Sequence[str]) -> WrittenRows:
-    """Write rows as they come to a table; the digest covers the columns ``taught``."""
+def write_rows(parts: Iterable[pa.Table], schema: pa.Schema, target: Place, digested: Sequence[str]) -> WrittenRows:
+    """Write rows to a table as they come; the digest covers the ``digested`` columns."""
     digest = ListDigest()
 
-    def digested() -> Iterator[pa.Table]:
+    def iter_parts() -> Iterator[pa.Table]:
         for part in parts:
-            digest.extend(part.select(taught).to_pylist())
+            digest.extend(part.select(digested).to_pylist())
             yield part
 
-    table = io.write_parts(digested(), schema, str(target))
+    table = io.write_parts(iter_parts(), schema, str(target))
     return WrittenRows(table=table, num_rows=digest.num_items, digest=digest.hexdigest)
 
 
@@ -321,9 +321,9 @@ class WritePreferences(Stage):
 
     def run(self, task: Task) -> Done:
         """Look up the answers, and write each arm's table."""
-        taught = ("chosen", "prompt", "rejected", "row_id")
+        digested = ("chosen", "prompt", "rejected", "row_id")
         found = {
-            arm: write_rows(self._iter_parts(table), schemas.PREFERENCES, task.directory / f"{arm}.lance", taught)
+            arm: write_rows(self._iter_parts(table), schemas.PREFERENCES, task.directory / f"{arm}.lance", digested)
             for arm, table in self.selected.items()
         }
         rows_of = {arm: rows.table if rows.num_rows else None for arm, rows in found.items()}

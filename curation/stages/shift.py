@@ -1,7 +1,7 @@
 """The shift stages, which test whether inputs of trust (hidden states, numbers) differ between pool and other splits.
 
-All rows are compared first, and after selection the rows that pass the cut: trusted foreign rows can fill a
-selection, in which 2 % of the pool may become 8 % of the selected rows.
+All rows are compared first; after selection, the rows that pass the cut: foreign rows that trust scores high can fill a
+selection, so that 2 % of the pool may become 8 % of the selected rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,7 +58,7 @@ class MeasureTextShift(MeasureShift):
     revision: int = 3  # it counts foreign texts, too
 
     def run(self, task: Task) -> Done:
-        """Test each split against the pool by numbers and by words; the test with the larger difference is recorded."""
+        """Test each split against the pool by numbers and by words, and record the graver test."""
         domain, found = get_domain(self.domain), {}
         of_pool = sample_texts(self.examples["pool"], domain, self.seed)
         for split, ref in self.compared.items():
@@ -114,7 +114,7 @@ def find_gravest_shift(*found: Shift) -> Shift:
 
 
 def sample_texts(examples: TableRef, domain: Domain, seed: int) -> list[str]:
-    """Return the identities of about ``MAX_ROWS`` questions, sampled by a hash of the row id, as texts."""
+    """Return the identities, as texts, of about ``MAX_ROWS`` questions sampled by a hash of the row id."""
     ids_N = np.sort(read_ids(examples, "error IS NULL"))
     rows = io.take(examples, ids_N[mark_sampled(ids_N, len(ids_N), seed)], domain.columns.names).to_pylist()
     found = (attempt(domain.identity, row)[0] for row in rows)

@@ -1,6 +1,6 @@
-"""Stages that ask a model about weak labels, a number per row, each row exactly once: signals, and verdicts of a judge.
+"""Stages that ask a model for a number about each weak label, exactly once: signals, and the verdicts of a judge.
 
-Values of a signal that the labelling actors already measured (``LabelJob.asks``) are in the same table and are kept.
+Values of a signal that the labelling actors already measured (``LabelJob.asks``) are in the same table, and are kept.
 """
 
 from collections.abc import Iterator
@@ -111,17 +111,17 @@ class ValueWorker(RowsWorker):
             self.meter = self._teacher = job.load(models)
         else:
             assert job.model is not None, "a reward model has weights"
-            device, asked = "cuda" if job.teacher.actors.num_gpus else "cpu", job.teacher
-            self._reward = models.reward(job.model, device=device, dtype=asked.dtype, batch_tokens=asked.batch_tokens)
+            device, ask = "cuda" if job.teacher.actors.num_gpus else "cpu", job.teacher
+            self._reward = models.reward(job.model, device=device, dtype=ask.dtype, batch_tokens=ask.batch_tokens)
 
     def work(self, rows: list[Row]) -> list[Json]:
         """Return the values of rows; a judge also sees their gold labels."""
         ids_N = np.array([row["row_id"] for row in rows], dtype=np.int64)
-        given = self._labels.take(ids_N, ["label", "completion"]).to_pylist()
+        labels = self._labels.take(ids_N, ["label", "completion"]).to_pylist()
         if self._gold is not None:
             golds = self._gold.take(ids_N, ["gold"])["gold"].to_pylist()
             rows = [row | {"gold": gold} for row, gold in zip(rows, golds, strict=True)]
-        weak = [(row["row_id"], row, Weak(**label)) for row, label in zip(rows, given, strict=True)]
+        weak = [(row["row_id"], row, Weak(**label)) for row, label in zip(rows, labels, strict=True)]
         if self._reward is not None:
             values = compute_rewards(self._reward, self._domain, weak)
         else:
@@ -168,7 +168,7 @@ class Judge(AskModel):
     domain: DomainConfig
     seed: int
     alone: ClassVar[bool] = False
-    """Whether the judge grades every label, instead of correcting those that are wrong by the rule."""
+    """Whether the judge alone grades every label, instead of correcting those that are wrong by the rule."""
 
     def run(self, task: Task) -> Done:
         """Ask the judge, and write the grades."""

@@ -22,7 +22,7 @@ from curation.storage.paths import Place
 from curation.tables import io, schemas
 
 MAX_IDLE_SECONDS = 120.0
-"""Maximum idle time of a training process in seconds, after which it is ended."""
+"""Idle time, in seconds, after which a training process is ended."""
 NUM_NAMED, NAMED_CHARACTERS = 3, 80
 """Maximum number of left-out rows that the terminal names, and maximum length of their errors in characters."""
 
@@ -106,7 +106,7 @@ class Training(Stage):
 
 
 def list_left_out(task: Task, errors: Mapping[int, str], *, num_given: int) -> TableRef:
-    """Write the rows that a training left out as a table (``schemas.LEFT_OUT``), and name the first of them."""
+    """Write the rows that a training left out as a table (``schemas.LEFT_OUT``), and report the first of them."""
     ids = sorted(errors)
     named = [f"row {row_id} ({escape_text(errors[row_id][:NAMED_CHARACTERS])})" for row_id in ids[:NUM_NAMED]]
     more = ", ..." if len(ids) > len(named) else ""
@@ -182,7 +182,7 @@ def write_adaptation_rows(
 
 
 class TrainStudent(Training):
-    """A stage that trains a student by the configured method, again only if what its rows teach has changed."""
+    """A stage that trains a student by the configured method; again only if the texts of its rows have changed."""
 
     digest: In[str]
     trained_by: str

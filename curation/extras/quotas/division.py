@@ -21,7 +21,7 @@ from curation.report.evidence import Evidence
 from curation.rundir.graph import In, Inputs
 from curation.selection.class_shares import ClassShares, estimate_shares
 from curation.selection.quotas import allocate
-from curation.selection.top_n import check
+from curation.selection.top_n import check_budget
 from curation.stages.chooser import RowDivision
 from curation.stages.pool_scores import ComputedBudget, Groups, PoolScores
 
@@ -145,7 +145,7 @@ class QuotaDivision(RowDivision[ClassShares]):
             return before
         grouping = self._grouping
         size_C, num_rows = scores.sizes(grouping)
-        check(n, int(size_C.sum()), num_rows)
+        check_budget(n, int(size_C.sum()), num_rows)
         room_C = size_C if before is None else np.minimum(size_C, before.most)
         quota_C = allocate(value.shares, room_C, min(n, int(room_C.sum())))
 

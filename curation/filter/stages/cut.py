@@ -203,7 +203,7 @@ def decide(
     raw, trust = schemas.get_raw_column(function), schemas.trust_column(function)
     pool = PoolScores(labels=tables[0], further=tuple(tables[1:]), trust=function)
     labelled, dropped = pool.num_rows, sum(map(io.count_dropped, tables))
-    found = [*pool.mapped(_count_scored, trust=True)]
+    found = [*pool.map_batches(_count_scored, trust=True)]
     scored, best = sum(number for number, _ in found), max((highest for _, highest in found), default=-np.inf)
     if not scored:
         raise BudgetError(f"keep: nothing is written: none of {labelled:,} labelled rows has a label that can be read")

@@ -30,8 +30,8 @@ from curation.refs import TableRef
 from curation.rundir.graph import Done, In, Stage, setting
 from curation.rundir.run import Task
 from curation.sources import Assignment, Permutation, SourceFile, make_kept_fields, require_columns
-from curation.stages.deal import POOL, DealJob, DealtSource, SplitTable, make_table_schema
 from curation.stages.prepare import SplitCounts, SplitWriting, assign_left, check_share, count_split, iter_chunks
+from curation.stages.split_tables import POOL, SourceSplits, SplitJob, SplitTable, make_table_schema
 from curation.storage.paths import to_place
 from curation.tables import io, schemas
 from curation.tables.compaction import compact
@@ -133,8 +133,8 @@ def read_pool(rows: PoolRows, uri: str, writing: SplitWriting) -> ReadPool.Made:
     rows.check()
     schema, total = rows.schema(), rows.num_rows
     everything = Assignment(counts={POOL: total}, permutation=Permutation(size=total, seed=0))
-    source = DealtSource(domains={POOL: rows.domain}, id_column=None, assignment=everything, kept=rows.kept)
-    job = DealJob(sources={POOL: source}, tables={POOL: SplitTable(uri, schema, total)})
+    source = SourceSplits(domains={POOL: rows.domain}, id_column=None, assignment=everything, kept=rows.kept)
+    job = SplitJob(sources={POOL: source}, tables={POOL: SplitTable(uri, schema, total)})
     io.create(uri, schema)
     try:
         assign_left(job, [*iter_chunks({POOL: rows.files}, writing.chunk_rows)], writing)

@@ -240,9 +240,9 @@ class Certified:
 
     def count(self, pool: Pool) -> Count:
         """Return how many rows pass their threshold or, by label, that of their class; 0 if none can be certified."""
-        assert pool.calibration is not None and pool.scores is not None, "declared"
+        assert pool.calibration is not None and pool.scores is not None, "declared in BUDGETS"
         settings = {name: value for name, value in asdict(self).items() if name != "per"}
-        given = {**settings, "seed": pool.seed, "floor": pool.floor}
+        arguments = {**settings, "seed": pool.seed, "floor": pool.floor}
         raw_M = pool.calibration.raw_M
         scores_M = np.where(np.isnan(raw_M), -np.inf, raw_M)  # without a score never selected, here as in the pool
         if self.per == "label":
@@ -251,12 +251,12 @@ class Certified:
             assert pool.classes is not None, "the caller refuses a domain without classes"
             rows = ClassScores(score_N=scores_M, class_N=pool.calibration.places(pool.classes))
             sample = pool.scores.sample_of(pool.classes, derive(pool.seed, "candidates"))
-            cuts = calibrate_classes(rows, pool.calibration.correct_M, sample, pool.classes, **given)
+            cuts = calibrate_classes(rows, pool.calibration.correct_M, sample, pool.classes, **arguments)
             num_C = pool.scores.num_above_by_class(pool.classes, cuts.threshold_C)
             n = int(num_C.sum())
             risk = {**settings, "per": "label", **cuts.to_json(num_C)}
             return Count(n, risk=risk, is_cut=True, shares=cuts.shares(num_C) if n else None)
         ordered = pool.scores.ordered(pool.floor)
-        cut = calibrate(scores_M, pool.calibration.correct_M, ordered, **given)
+        cut = calibrate(scores_M, pool.calibration.correct_M, ordered, **arguments)
         n = 0 if cut.threshold is None else int(ordered.num_above([cut.threshold], inclusive=True)[0])
         return Count(n, threshold=cut.threshold, risk={**settings, **asdict(cut)}, is_cut=True)

@@ -37,7 +37,7 @@ class ClassCuts:
     classes: tuple[str, ...]
     """Names of all classes."""
     cuts: tuple[RiskCut | None, ...]
-    """The cut of each class; ``None`` for one without a pool row that may be selected."""
+    """The cut of each class; ``None`` for a class without a pool row that may be selected."""
     alpha: float
     delta: float
 
@@ -92,7 +92,7 @@ class ClassCuts:
     def guarantee(self) -> str:
         """The guarantee in words: classes, probability and assumption, and the first classes without it.
 
-        These are named each with its numbers of present and of needed calibration rows.
+        Each of these is named with the number of its calibration rows and, if known, the number that it needs.
         """
         tested, passed = self.tested, self.thresholds
         without, words = [name for name in tested if name not in passed], []

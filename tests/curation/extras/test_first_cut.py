@@ -25,7 +25,7 @@ from curation.extras.first_cut.export import collect_held_out, write_cut_target
 from curation.extras.first_cut.gate import FirstCutRule, PromptGate
 from curation.extras.first_cut.threshold import find_first_cut
 from curation.refs import TableRef
-from curation.stages.chooser import SelectJob, resolve
+from curation.stages.chooser import SelectJob, apply_budget_rule
 from curation.stages.gold import GoldTexts
 from curation.stages.grade import _grade, _iter_calls
 from curation.stages.label import count_labels
@@ -187,7 +187,7 @@ def test_dropped_rows_are_counted_and_neither_graded_nor_selected(tmp_path, rows
         generation=0,
         seed=0,
     )
-    budget = resolve(job)
+    budget = apply_budget_rule(job)
     assert budget.n == int(0.1 * (NUM_ROWS - 1)) > int(0.1 * (NUM_ROWS - 1 - len(dropped)))
     examples = [{name: row[name] for name in ("row_id", "fen", "rating")} for row in rows]
     asked = io.write(pa.Table.from_pylist(examples), str(tmp_path / "examples"))

@@ -11,8 +11,8 @@ from curation.selection.class_shares import (
     FEW_ROWS,
     PRIOR_ROWS,
     compute_share_distance,
+    estimate_label_probabilities,
     estimate_shares,
-    label_probabilities,
 )
 
 
@@ -66,7 +66,7 @@ def test_the_shares_maximize_the_penalized_likelihood():
     rng = np.random.default_rng(1)
     class_N, label_N = dealt(np.array([0.5, 0.3, 0.2]), teacher_of(3, 0.6, rng), 40, rng)
     confusion, given_T = counted(class_N, label_N, 3), np.array([500, 300, 100, 100])
-    p_CT = label_probabilities(confusion)
+    p_CT = estimate_label_probabilities(confusion)
     prior_C = (confusion.sum(axis=1) + 0.5) / (40 + 1.5)
     weight = 3 / 43
 
@@ -89,8 +89,8 @@ def test_labels_given_a_class_are_smoothed_by_rows_of_the_average():
         (np.array([4, 1, 1]) + PRIOR_ROWS * (prior_T + np.array([right, 0, 0]))) / (6 + PRIOR_ROWS),
         (np.array([0, 2, 0]) + PRIOR_ROWS * (prior_T + np.array([0, right, 0]))) / (2 + PRIOR_ROWS),
     ]
-    assert label_probabilities(confusion) == pytest.approx(np.array(wanted))
-    assert label_probabilities(confusion).sum(axis=1) == pytest.approx([1, 1])
+    assert estimate_label_probabilities(confusion) == pytest.approx(np.array(wanted))
+    assert estimate_label_probabilities(confusion).sum(axis=1) == pytest.approx([1, 1])
 
 
 def test_with_few_labelled_rows_the_counts_of_the_teacher_stand_and_it_says_so():

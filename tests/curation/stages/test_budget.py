@@ -15,8 +15,7 @@ from curation.config import BudgetConfig, DomainConfig, SelectionConfig
 from curation.errors import BudgetError
 from curation.refs import TableRef
 from curation.selection.risk import calibrate
-from curation.stages.chooser import SelectJob
-from curation.stages.chooser import resolve as resolve_job
+from curation.stages.chooser import SelectJob, apply_budget_rule
 from curation.stages.gold import GoldTexts
 from curation.stages.pool_scores import ComputedBudget, PoolScores, ScoredSplit
 from curation.tables import io, schemas
@@ -62,7 +61,7 @@ def resolve(config: BudgetConfig, labels: TableRef, *, seed: int, **tables: Any)
     selection = SelectionConfig(arms=("trust",), budget=config)
     domain, texts = DomainConfig(name="chess"), GoldTexts(source="answer")
     asked = {"pool": labels, "labels": labels, "audit": None, "domain": domain, "selection": selection, "seed": seed}
-    return resolve_job(SelectJob(**asked, texts=texts, teacher=None, generation=0, **tables))
+    return apply_budget_rule(SelectJob(**asked, texts=texts, teacher=None, generation=0, **tables))
 
 
 class Case:

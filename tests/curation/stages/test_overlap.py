@@ -20,8 +20,8 @@ from curation.pipeline.running import run_chain
 from curation.refs import TableRef
 from curation.sources import discover
 from curation.stages import overlap
-from curation.stages.deal import SettledOverlap
 from curation.stages.prepare import PreparedRefs, SplitWriting, prepare
+from curation.stages.split_tables import OverlapDecision
 from curation.tables import io, schemas
 
 
@@ -155,7 +155,7 @@ def test_a_drop_that_was_cut_off_goes_on(tmp_path: Path) -> None:
     same(run(config, directory))
     back("pool")
     back("audit")  # source was done: found again from the tables, it would not be counted
-    assert SettledOverlap.load(directory) is not None
+    assert OverlapDecision.load(directory) is not None
     same(run(config, directory))
     (directory / "overlap.json").unlink()  # not a state that a run leaves: tables without rows are begun anew
     same(run(config, directory))

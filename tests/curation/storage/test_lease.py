@@ -377,7 +377,7 @@ def test_the_guard_is_handed_on_to_whatever_commits():
         "tables.commits.Committer",
         "tables.columns.add_columns",
         "tables.compaction.commit",
-        "stages.deal.remove",
+        "stages.split_tables.delete_rows",
     }
     assert {f"curation.{name}" for name in commit} <= taking
     called = set()

@@ -1,15 +1,15 @@
-"""The tables of the splits in the prepare stage: tasks write them, and a question that is in two splits is handled.
+"""The tables of the splits in the prepare stage: tasks write them, and rows that repeat another split are deleted.
 
-A task writes one chunk of the input files. Of a question that is in two splits, the run is refused, a row is removed,
-or both are kept and counted. Rows are removed by Lance's deletion, which keeps the order of the others and commits once
-per table. Before the first deletion, the rows to delete are listed in ``overlap.json`` beside the tables, from which an
-interrupted run continues, because the tables no longer show what they showed at first.
+A task writes one chunk of the input files. If a question is in two splits, the run is refused, a row is deleted, or
+both rows are kept and counted. Lance's deletion keeps the order of the other rows and commits once per table. Before
+the first deletion, the rows to delete are listed in ``overlap.json`` beside the tables, from which an interrupted run
+continues: half-deleted tables no longer show which rows these were.
 """
 
 import base64
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import NamedTuple, Self
@@ -29,7 +29,7 @@ from curation.heavy import ray
 from curation.json_types import Json
 from curation.refs import TableRef
 from curation.sources import Assignment, Stretch, as_kept, compute_cluster, get_row_ids, read_rows, to_raw_rows
-from curation.stages.overlap import Compared, OverlapRows
+from curation.stages.overlap import OverlapRows, SplitMatches
 from curation.storage.lease import Guard, guard_nothing
 from curation.storage.paths import Place, write_atomically
 from curation.tables import commits, io, schemas
@@ -42,24 +42,24 @@ NO_AUDIT = (
     "false (and drop what needs it: gold arms, oracle budgets)"
 )
 HELD_OUT = ("test", "probe-")
-"""Beginnings of the names of splits that models and trust are measured on, and never trained on."""
+"""Prefixes of the names of splits that models and trust are measured on, and never trained on."""
 WORDS = {"same": "the same", "permuted": "with permuted options", "near_copy": "near-copies with another option"}
 ORDER = "test, calibration, probes, shots, source, adapt, pool"
-MEND = (
+REMEDY = (
     "remove repeated rows from the input files, take both splits from one source that holds each question once, or set "
     f"splits.overlap: drop (takes such rows out of the split that comes later in {ORDER}) or splits.overlap: report "
     "(keeps and counts them)"
 )
-MEND_ADDED = (
+REMEDY_ADDED = (
     "rows stay in the splits that they have: take the new split from rows that are in no other split, or set "
     "splits.overlap: drop (leaves such rows out of the new split) or splits.overlap: report (keeps and counts them)"
 )
-"""Remedy that a message names if a split is added to a run."""
+"""The remedy to name in a message if a split is added to a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DealtSource:
-    """One source and the splits taken from it."""
+class SourceSplits:
+    """One source and the splits that take rows of it."""
 
     domains: Mapping[str, DomainConfig]
     """The task interface of each split's rows, by the split's name."""
@@ -79,10 +79,10 @@ class SplitTable(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DealJob:
-    """The settings of a task; pickled to every task."""
+class SplitJob:
+    """The settings of all tasks; pickled to every task."""
 
-    sources: dict[str, DealtSource]
+    sources: dict[str, SourceSplits]
     tables: dict[str, SplitTable]
 
 
@@ -105,19 +105,19 @@ def make_table_schema(
     return schemas.make_examples_schema(pa.schema([*domain.columns, *kept]), gold=name != POOL, clustered=clustered)
 
 
-def find_targets(job: DealJob, source: DealtSource) -> dict[str, int]:
+def find_targets(job: SplitJob, source: SourceSplits) -> dict[str, int]:
     """Return the tables that a source fills, with the index of each table's split in the source's assignment."""
     places = {name: place for place, name in enumerate(source.assignment.counts) if name in job.tables}
     return places | ({AUDIT: places[POOL]} if AUDIT in job.tables and POOL in places else {})
 
 
-def assign_chunk(source: DealtSource, chunk: SourceChunk) -> tuple[Int64s, Int64s]:
+def assign_chunk(source: SourceSplits, chunk: SourceChunk) -> tuple[Int64s, Int64s]:
     """Return the row ids of a chunk, and the index of each row's split in the assignment, both int64 [N]."""
     ids_N = np.concatenate([get_row_ids(part.file, part.start, part.stop, source.id_column) for part in chunk.parts])
     return ids_N, source.assignment.split_of(chunk.offset + np.arange(len(ids_N), dtype=np.int64))
 
 
-def assign_splits(chunk: SourceChunk, job: DealJob) -> pa.Table:
+def assign_splits(chunk: SourceChunk, job: SplitJob) -> pa.Table:
     """Write a chunk's rows to the tables of their splits; return one row of ``commits.WRITTEN`` per table."""
     source = job.sources[chunk.source]
     domains = {name: load_domain(domain) for name, domain in source.domains.items()}
@@ -126,13 +126,13 @@ def assign_splits(chunk: SourceChunk, job: DealJob) -> pa.Table:
     parts: dict[str, list[pa.Table]] = {name: [] for name in chunk.targets}
     start = 0
     for batch in chain.from_iterable(read_rows(part.file, part.start, part.stop) for part in chunk.parts):
-        own_B, ids_B = place_N[start : start + batch.num_rows], ids_N[start : start + batch.num_rows]
+        place_B, ids_B = place_N[start : start + batch.num_rows], ids_N[start : start + batch.num_rows]
         start += batch.num_rows
         for place in dict.fromkeys(places[name] for name in chunk.targets):
-            split, mine = names[place], np.flatnonzero(own_B == place)
-            own, rows = batch.take(pa.array(mine)), list[tuple[Json, Json]]()
-            for row_id, raw in zip(ids_B[mine].tolist(), to_raw_rows(own), strict=True):
-                row, audit = _read(domains[split], raw, split, audited=split == POOL and AUDIT in chunk.targets)
+            split, at_M = names[place], np.flatnonzero(place_B == place)
+            of_split, rows = batch.take(pa.array(at_M)), list[tuple[Json, Json]]()
+            for row_id, raw in zip(ids_B[at_M].tolist(), to_raw_rows(of_split), strict=True):
+                row, audit = _read_row(domains[split], raw, split, audited=split == POOL and AUDIT in chunk.targets)
                 if source.group is not None:
                     row[schemas.CLUSTER.name] = compute_cluster(raw.get(source.group))
                 rows.append((row | {"row_id": row_id}, audit | {"row_id": row_id}))
@@ -140,7 +140,7 @@ def assign_splits(chunk: SourceChunk, job: DealJob) -> pa.Table:
                 schema = job.tables[name].schema
                 table = pa.Table.from_pylist([pair[name == AUDIT] for pair in rows], schema=schema)
                 for column in source.kept:
-                    kept = as_kept(own.column(column.name), column.type)
+                    kept = as_kept(of_split.column(column.name), column.type)
                     table = table.set_column(schema.get_field_index(column.name), column, kept)
                 parts[name].append(table)
     tables = {name: pa.concat_tables(part) for name, part in parts.items() if sum(map(len, part))}
@@ -148,13 +148,13 @@ def assign_splits(chunk: SourceChunk, job: DealJob) -> pa.Table:
     return pa.concat_tables([commits.WRITTEN.empty_table(), *written])
 
 
-def make_example_table(domain: Domain, name: str, ids: list[int], raws: Sequence[Mapping[str, object]]) -> pa.Table:
+def make_example_table(domain: Domain, name: str, ids: Iterable[int], raws: Sequence[Mapping[str, object]]) -> pa.Table:
     """Return a split's table of raw rows; a row that cannot be read becomes an error row."""
-    rows = [_read(domain, raw, name)[0] | {"row_id": row_id} for row_id, raw in zip(ids, raws, strict=True)]
+    rows = [_read_row(domain, raw, name)[0] | {"row_id": row_id} for row_id, raw in zip(ids, raws, strict=True)]
     return pa.Table.from_pylist(rows, schema=make_table_schema(domain, name))
 
 
-def _read(domain: Domain, raw: Mapping[str, object], name: str, *, audited: bool = False) -> tuple[Json, Json]:
+def _read_row(domain: Domain, raw: Mapping[str, object], name: str, *, audited: bool = False) -> tuple[Json, Json]:
     """Return a row's values in the table of the split ``name`` and, if it is ``audited``, in the audit table.
 
     The gold label of a pool row is read only if it is audited.
@@ -166,9 +166,8 @@ def _read(domain: Domain, raw: Mapping[str, object], name: str, *, audited: bool
     no_gold, audit = "", Json()
     if example is not None and (audited or name != POOL):
         gold, no_gold = attempt(domain.gold, raw)
-        if not no_gold and (no_gold := find_schema_problem({"gold": gold}, pa.schema([schemas.GOLD]))):
-            gold = None
-        if gold is not None:
+        no_gold = no_gold or find_schema_problem({"gold": gold}, pa.schema([schemas.GOLD]))
+        if gold is not None and not no_gold:
             reason, failure = attempt(domain.gold_problem, gold, example)
             no_gold = reason or failure
         gold = None if no_gold else gold
@@ -196,7 +195,7 @@ def _read_solution(
 
 
 def find_schema_problem(values: Mapping[str, object], columns: pa.Schema) -> str:
-    """Return why values do not fit their columns; "" if they do."""
+    """Return the reason why values do not fit their columns; "" if they do."""
     for field in columns:
         try:
             pa.scalar(values[field.name], field.type)
@@ -224,7 +223,7 @@ class SplitOverlap:
 
 @dataclass(frozen=True, kw_only=True)
 class Overlap:
-    """Findings and actions of the comparison, as counts of rows."""
+    """The result of the comparison and what is done about it, as counts of rows."""
 
     pairs: list[SplitOverlap]
     dropped: dict[str, int]
@@ -238,14 +237,14 @@ class Overlap:
             sentences.append(f"{pair.rows:,} rows of {pair.other} ask questions of {pair.kept} ({rules}): {pair.fate}")
         for split, problems in self.uncompared.items():
             if problems:
-                kinds = ", ".join(f"{kind} {rows:,}" for kind, rows in problems.items())
-                sentences.append(f"{sum(problems.values()):,} rows of {split} could not be compared ({kinds})")
+                num_rows, kinds = sum(problems.values()), describe_errors(problems)
+                sentences.append(f"{num_rows:,} rows of {split} could not be compared ({kinds})")
         return sentences
 
 
 @dataclass(frozen=True)
-class SettledOverlap:
-    """Findings and actions of the comparison, with the ids of the rows to delete by table."""
+class OverlapDecision:
+    """The result of the comparison and what is done about it, with the ids of the rows to delete by table."""
 
     overlap: Overlap
     row_ids: dict[str, BitMap64]
@@ -267,34 +266,38 @@ class SettledOverlap:
         pairs = [SplitOverlap(**pair) for pair in content["overlap"]["pairs"]]
         return cls(Overlap(**{**content["overlap"], "pairs": pairs}), ids)
 
+    def get_deleted(self, table: str) -> BitMap64:
+        """Return the rows to delete from a table; the audit table loses the same rows as the pool."""
+        return self.row_ids.get(POOL if table == AUDIT else table, BitMap64())
 
-def settle(
-    compared: Compared,
+
+def decide_overlap(
+    matches: SplitMatches,
     mode: str,
     refs: Mapping[str, TableRef],
     columns: Mapping[str, Sequence[str]],
     *,
-    mend: str = MEND,
-) -> SettledOverlap:
-    """Decide the fate of the rows found: splits that models and trust are only measured on may share them.
+    remedy: str = REMEDY,
+) -> OverlapDecision:
+    """Decide which matching rows to delete; splits that models and trust are only measured on may share questions.
 
-    Errors show the ``columns`` of an example row and ``mend``, the remedy.
+    Errors show the ``columns`` of an example row and the ``remedy``.
 
     Raises:
         SourceError: ``mode`` is ``refuse`` and two splits other than source and pool ask the same question, or a split
             loses all its rows.
     """
     pairs: list[SplitOverlap] = []
-    gone: dict[str, BitMap64] = {}
+    deleted: dict[str, BitMap64] = {}
     refused: list[OverlapRows] = []
-    for pair in compared.pairs:
+    for pair in matches.pairs:
         fate = "dropped"
         if mode == "report" or (pair.kept.startswith(HELD_OUT) and pair.other.startswith(HELD_OUT)):
             fate = "kept"
         elif mode == "refuse" and (pair.kept, pair.other) != ("source", "pool"):
             refused.append(pair)
         else:
-            gone.setdefault(pair.other, BitMap64()).update(make_bitmap(pair.row_ids_M))
+            deleted.setdefault(pair.other, BitMap64()).update(make_bitmap(pair.row_ids_M))
         num_rows = len(pair.row_ids_M)
         pairs.append(SplitOverlap(kept=pair.kept, other=pair.other, rows=num_rows, rules=pair.rules, fate=fate))
     if refused:
@@ -309,9 +312,9 @@ def settle(
         )
         raise SourceError(
             f"splits {shared}; e.g. row {first.example[0]} of {first.kept} and row {first.example[1]} of "
-            f"{first.other}, {WORDS[rule]}: {shown}; {mend}"
+            f"{first.other}, {WORDS[rule]}: {shown}; {remedy}"
         )
-    for name, ids in gone.items():
+    for name, ids in deleted.items():
         healthy = io.count(refs[name], "error IS NULL")
         if len(ids) == healthy:
             others = ", ".join(pair.kept for pair in pairs if pair.other == name and pair.fate == "dropped")
@@ -319,8 +322,8 @@ def settle(
                 f"splits.{name}: splits.overlap: {mode} leaves none of its {healthy} usable rows, as each asks a "
                 f"question of {others}; take the split from rows that are in no other split"
             )
-    num_dropped = {name: len(ids) for name, ids in gone.items()}
-    return SettledOverlap(Overlap(pairs=pairs, dropped=num_dropped, uncompared=compared.uncompared), gone)
+    num_dropped = {name: len(ids) for name, ids in deleted.items()}
+    return OverlapDecision(Overlap(pairs=pairs, dropped=num_dropped, uncompared=matches.uncompared), deleted)
 
 
 def describe_rules(rules: Mapping[str, int]) -> str:
@@ -328,12 +331,14 @@ def describe_rules(rules: Mapping[str, int]) -> str:
     return ", ".join(f"{rows:,} {WORDS[rule]}" for rule, rows in rules.items())
 
 
-def remove(ref: TableRef, gone: BitMap64, *, guard: Guard = guard_nothing) -> TableRef:
-    """Return the table without the rows whose id is in ``gone``, in its order; ``CommitError`` if numbers differ."""
+def delete_rows(ref: TableRef, deleted: BitMap64, *, guard: Guard = guard_nothing) -> TableRef:
+    """Delete the rows with these ids; return the table, or raise ``CommitError`` if its number of rows is wrong."""
+    if not deleted:
+        return ref
     dataset = io.open_table(ref)
-    ids = ray.put(np.frombuffer(gone.to_array(), dtype=np.uint64).astype(np.int64))
+    ids = ray.put(np.frombuffer(deleted.to_array(), dtype=np.uint64).astype(np.int64))
     calls = ((ref, fragment.fragment_id, ids) for fragment in dataset.get_fragments())
-    done = [item for item in run_in_tasks(_delete_rows, calls) if item[1]]
+    done = [item for item in run_in_tasks(_delete_from_fragment, calls) if item[1]]
     if not done:
         return ref
     updated = [FragmentMetadata.from_json(text) for _, _, text in done if text is not None]
@@ -353,7 +358,7 @@ def remove(ref: TableRef, gone: BitMap64, *, guard: Guard = guard_nothing) -> Ta
     return TableRef(uri=ref.uri, version=after.version)
 
 
-def _delete_rows(ref: TableRef, number: int, ids_M: Int64s) -> tuple[int, int, str | None]:
+def _delete_from_fragment(ref: TableRef, number: int, ids_M: Int64s) -> tuple[int, int, str | None]:
     """Delete rows of a fragment; return its number, their count, its metadata as JSON (None if none or all match)."""
     fragment = io.open_table(ref).get_fragment(number)
     assert fragment is not None
