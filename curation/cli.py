@@ -28,8 +28,8 @@ USUAL = {
     "inspect": f"{_COMMANDS}.export_verbs:inspect",
     "review": f"{_EXTRAS}.review.verb:review",
     "tune": f"{_COMMANDS}.run_verbs:tune",
-    "export": f"{_COMMANDS}.export_verbs:export_rows",
-    "export-student": f"{_COMMANDS}.export_verbs:export_student",
+    "export": f"{_EXTRAS}.hub.verb:export_rows",
+    "export-student": f"{_EXTRAS}.hub.verb:export_student",
     "export-trust": f"{_COMMANDS}.export_verbs:export_trust",
     "filter": f"{_COMMANDS}.run_verbs:filter_pool",
 }

@@ -124,9 +124,9 @@ def is_on_hub(model: ModelRef) -> bool:
 
 
 @cache
-def load_template(name: str) -> Template:
-    """Return a template of this folder, with the filters that all templates share."""
-    made = make_environment("curation.commands.export", keep_trailing_newline=True)
+def load_template(package: str, name: str) -> Template:
+    """Return a template of a package's folder, with the filters that all cards share."""
+    made = make_environment(package, keep_trailing_newline=True)
     made.filters.update(share=format_share, number=format_metric)
     return made.get_template(name)
 

@@ -14,11 +14,11 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id  # type: i
 
 from curation.arrays import Int64s
 from curation.commands.export.files import CARD, PAPER, describe, describe_files, is_on_hub, load_template, write_folder
-from curation.commands.export.lineage import make_lineage, stop_lines
 from curation.commands.export.run import Trained, choose_generation, find_selection, find_student, read_run
 from curation.config import RunConfig
 from curation.config.models import find_student_section
 from curation.errors import ExportError
+from curation.extras.hub.lineage import make_lineage, stop_lines
 from curation.json_types import Json, JsonView
 from curation.models.own_code import get_hub_revision
 from curation.refs import ModelRef, TableRef
@@ -124,7 +124,7 @@ def format_card(lineage: JsonView) -> str:
 
 
 def _render_card(metadata: CardData, template: str, lineage: JsonView, **further: object) -> str:
-    text = load_template(template).render(lineage, paper=PAPER, **further)
+    text = load_template("curation.extras.hub", template).render(lineage, paper=PAPER, **further)
     return f"---\n{metadata.to_yaml()}\n---\n{text}"
 
 
