@@ -21,7 +21,7 @@ _COMMANDS, _EXTRAS = "curation.commands", "curation.extras"
 USUAL = {
     "init": f"{_EXTRAS}.init.verb:init",
     "validate": f"{_COMMANDS}.run_verbs:validate",
-    "plan": f"{_COMMANDS}.run_verbs:plan",
+    "plan": f"{_EXTRAS}.plan.verb:plan",
     "run": f"{_COMMANDS}.run_verbs:run",
     "status": f"{_COMMANDS}.run_verbs:status",
     "report": f"{_COMMANDS}.run_verbs:report",
