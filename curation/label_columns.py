@@ -43,6 +43,10 @@ DOMAIN_NUMBERS: Mapping[str, str] = {
     ORDER_AGREEMENT: "it is of the domain pair, which asks both orders of two answers unless both_orders is false"
 }
 """The numbers of :data:`DomainNumber`, and in words which domain has them."""
+NUMBER_NEEDS: Mapping[str, str] = {
+    ORDER_AGREEMENT: "answers in both orders, as the domain pair asks unless both_orders is false"
+}
+"""What a part of a run that reads a number of :data:`DomainNumber` needs, in words."""
 TOKEN_COLUMNS = {kind: (f"num_{kind}_tokens", f"order_{kind}_tokens") for kind in ("prompt", "output")}
 """Columns with the tokens of each kind: those of a row's question, and those of its question in the second order, which
 are null where it was not asked, and which no trust function reads."""
