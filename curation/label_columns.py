@@ -46,7 +46,7 @@ DOMAIN_NUMBERS: Mapping[str, str] = {
 NUMBER_NEEDS: Mapping[str, str] = {
     ORDER_AGREEMENT: "answers in both orders, as the domain pair asks unless both_orders is false"
 }
-"""What a part of a run that reads a number of :data:`DomainNumber` needs, in words."""
+"""The needs, in words, of a part of a run that reads a number of :data:`DomainNumber`."""
 TOKEN_COLUMNS = {kind: (f"num_{kind}_tokens", f"order_{kind}_tokens") for kind in ("prompt", "output")}
 """Columns with the tokens of each kind: those of a row's question, and those of its question in the second order, which
 are null where it was not asked, and which no trust function reads."""
