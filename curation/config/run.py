@@ -192,12 +192,10 @@ class CoreConfig(RowsConfig):
     def models(self) -> dict[str, ModelConfig]:
         """The models that the configuration names, by their role in words."""
         roles, judge = self.signals.roles, self.judge
-        role = "teacher" if self.teacher.reader is None else "reader"
-        named: dict[str, ModelConfig | None] = {role: self.teacher.loaded}
+        named: dict[str, ModelConfig | None] = {self.teacher.role: self.teacher.loaded}
         named |= {f"student {name}": base for name, (base, _) in self.students.items()}
-        named["second teacher"] = roles.pop("second_teacher", None)
-        named |= {"reward model": roles.pop("reward", None), **roles}
-        named["judge"] = None if judge is None else judge.model
+        named |= {"second teacher": roles.pop("second_teacher", None), "reward model": roles.pop("reward", None)}
+        named |= {**roles, "judge": None if judge is None else judge.model}
         return {role: model for role, model in named.items() if model is not None}
 
     @property
