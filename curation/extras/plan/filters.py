@@ -12,8 +12,7 @@ from curation.pipeline.work import joined
 from curation.registry import BACKENDS
 from curation.rundir.graph import Known, Stage
 from curation.sources import Assignment, Permutation
-
-POOL = "pool"
+from curation.stages.deal import POOL
 
 
 def forecast_filter(

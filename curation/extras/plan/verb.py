@@ -53,5 +53,4 @@ def show_plan(
     facts = planned.to_json()
     show(facts, "curation.extras.plan:plan.j2", as_json=as_json)
     if facts["forecast"] is not None and not as_json:
-        words = {"units": UNITS, "amount": describe_amount}
-        echo(render_text("curation.extras.plan:forecast.j2", facts["forecast"], **words))
+        echo(render_text("curation.extras.plan:forecast.j2", facts["forecast"], units=UNITS, amount=describe_amount))
