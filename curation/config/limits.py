@@ -52,6 +52,10 @@ def _is_graded(run: Run, split: str) -> bool:
     return bool(graded.get(split, True)) or run.domain_of(split).judge is not None  # which grades all its labels
 
 
+def _make_number_test(name: str) -> Has:
+    return lambda run, _: name in run.domain_of("source").numbers
+
+
 CAPABILITIES: Mapping[str, tuple[Has, str]] = {
     "source": (lambda run, name: name in run.sources, "a source of that name, and there are {sources}"),
     "split": (lambda run, name: name in run.splits.named(), "{of}, which is not among the splits that are given"),
@@ -92,10 +96,7 @@ CAPABILITIES: Mapping[str, tuple[Has, str]] = {
         lambda run, _: run.teacher.token_logprobs,
         "log-probabilities of tokens, which are not stored: set teacher.token_logprobs above 0, e.g. 16",
     ),
-    **{
-        name: (lambda run, _, name=name: name in run.domain_of("source").numbers, words)
-        for name, words in label_columns.NUMBER_NEEDS.items()
-    },
+    **{name: (_make_number_test(name), words) for name, words in label_columns.NUMBER_NEEDS.items()},
     "gold": (lambda run, _: run.splits.audit, "the pool's gold labels: set splits.audit: true"),
     "gold_labels": (
         lambda run, _: run.teacher.given is None or run.teacher.given.grade is None,

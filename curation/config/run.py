@@ -201,8 +201,7 @@ class CoreConfig(RowsConfig):
     @property
     def runs_code(self) -> dict[str, str]:
         """The roles among ``models`` whose own Python code may run, each with model and revision."""
-        allowed = {role: model for role, model in self.models.items() if model.allow_remote_code}
-        return {role: f"{model.path} at {model.revision}" for role, model in allowed.items()}
+        return {role: f"{of.path} at {of.revision}" for role, of in self.models.items() if of.allow_remote_code}
 
 
 def fill_sections(value: JsonView) -> Json:

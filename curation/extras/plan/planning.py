@@ -1,6 +1,6 @@
 """``curate plan``: what a run or a filter would do."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -73,7 +73,7 @@ def make_plan(
         ConfigError: a process of a run does not fit.
     """
     opened: Opened[Any]
-    forecast: Callable[..., tuple[Forecast | None, Sequence[LeftOut]]]
+    forecast: Any
     memory: Sequence[str] = ()
     if isinstance(config, FilterConfig):
         from curation.extras.plan.filters import forecast_filter  # heavy, and a run needs none of it
