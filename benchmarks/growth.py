@@ -358,7 +358,7 @@ def check_scores(folder: Path) -> None:
 
 def export(folder: Path, num_rows: int) -> None:
     """Write what the arm ``trust`` selected as Parquet, as `curate export` does."""
-    from curation.commands.export.hub import write_data
+    from curation.extras.hub.exports import write_data
 
     (folder / "exported").mkdir()
     selected = io.open_table(io.find_latest(str(folder / "selected" / "trust.lance")))

@@ -21,15 +21,15 @@ _COMMANDS, _EXTRAS = "curation.commands", "curation.extras"
 USUAL = {
     "init": f"{_EXTRAS}.init.verb:init",
     "validate": f"{_COMMANDS}.run_verbs:validate",
-    "plan": f"{_COMMANDS}.run_verbs:plan",
+    "plan": f"{_EXTRAS}.plan.verb:plan",
     "run": f"{_COMMANDS}.run_verbs:run",
     "status": f"{_COMMANDS}.run_verbs:status",
     "report": f"{_COMMANDS}.run_verbs:report",
     "inspect": f"{_COMMANDS}.export_verbs:inspect",
     "review": f"{_EXTRAS}.review.verb:review",
     "tune": f"{_COMMANDS}.run_verbs:tune",
-    "export": f"{_COMMANDS}.export_verbs:export_rows",
-    "export-student": f"{_COMMANDS}.export_verbs:export_student",
+    "export": f"{_EXTRAS}.hub.verb:export_rows",
+    "export-student": f"{_EXTRAS}.hub.verb:export_student",
     "export-trust": f"{_COMMANDS}.export_verbs:export_trust",
     "filter": f"{_COMMANDS}.run_verbs:filter_pool",
 }

@@ -37,6 +37,10 @@ DOMAIN_NUMBERS: Mapping[str, str] = {
     ORDER_AGREEMENT: "it is of the domain pair, which asks both orders of two answers unless both_orders is false"
 }
 """The numbers of :data:`DomainNumber`, each with a sentence on the domain that has it."""
+NUMBER_NEEDS: Mapping[str, str] = {
+    ORDER_AGREEMENT: "answers in both orders, as the domain pair asks unless both_orders is false"
+}
+"""The needs, in words, of a part of a run that reads a number of :data:`DomainNumber`."""
 TOKEN_COLUMNS = {kind: (f"num_{kind}_tokens", f"order_{kind}_tokens") for kind in ("prompt", "output")}
 """Columns with the numbers of tokens, by kind: of a row's question, and of the same question in the second order. The
 latter are null where that was not asked, and no trust function reads them."""

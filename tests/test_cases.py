@@ -14,7 +14,7 @@ import yaml
 from click.testing import CliRunner
 
 from curation.cli import main
-from curation.commands.plan import check
+from curation.commands.validate import check
 from curation.config import DomainConfig, RunConfig, SourceConfig
 from curation.config.external import GivenConfig
 from curation.config.load import load_config

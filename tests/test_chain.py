@@ -11,11 +11,11 @@ import yaml
 
 from benchmarks.recorded import planned, recorded
 from curation import run
-from curation.commands.plan import make_plan
 from curation.commands.status import describe_status, look
 from curation.config.load import load_config
 from curation.domains.grading import read_grades
 from curation.errors import BudgetError, DegenerateSourceError, RunDirError, SourceError
+from curation.extras.plan.planning import make_plan
 from curation.hashing import derive
 from curation.pipeline.running import run_part
 from curation.refs import TableRef

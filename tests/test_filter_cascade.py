@@ -20,8 +20,9 @@ from curation.config.load import load_filter
 from curation.errors import ConfigError, PackageError
 from curation.extras.first_cut.gate import FirstCutRule, settle
 from curation.extras.first_cut.threshold import find_first_cut, read_held_out
+from curation.extras.plan.filters import make_askings
 from curation.filter.described import FilterInputs
-from curation.filter.opened import look, make_askings
+from curation.filter.opened import look
 from curation.filter.package.folder import TrustPackage, load
 from curation.filter.run import Filtered, run_filter
 from curation.filter.stages.cut import ThresholdCut

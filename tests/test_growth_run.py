@@ -11,10 +11,10 @@ import yaml
 
 from benchmarks.recorded import planned
 from curation import run
-from curation.commands.plan import make_plan
 from curation.commands.printing import render_text
 from curation.config.load import load_config
 from curation.errors import RunFailedError, SourceError
+from curation.extras.plan.planning import make_plan
 from curation.refs import TableRef
 from curation.stages import prepare
 from curation.tables import io
@@ -110,7 +110,7 @@ def test_a_probe_and_a_source_are_added_and_only_their_rows_are_asked(sums: Sums
     before = sums.stages()
     sums.grow(range(1000, 1000 + NUM_OTHERS))
     plan = make_plan(load_config(sums.path), probe=False)
-    text = render_text("curation.commands:plan.j2", plan.to_json())
+    text = render_text("curation.extras.plan:plan.j2", plan.to_json())
     assert "added to the run: probe-left (20 rows of sums), probe-others (25 rows of others)" in text
     assert "the rows of source (40), pool (60) stay as they are" in text
     left = {stage.name for stage in plan.stages if stage.state != "done"}

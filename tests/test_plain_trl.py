@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from curation.commands.export.hub import write_data
+from curation.extras.hub.exports import write_data
 from curation.models import create
 from curation.refs import ModelRef
 from curation.tables import schemas

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from benchmarks.recorded import planned
-from curation.commands.plan import check
+from curation.commands.validate import check
 from curation.config.load import load_config
 from curation.errors import ConfigError, DegenerateSourceError, SourceError
 from curation.pipeline.running import run_part, run_search

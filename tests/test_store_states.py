@@ -8,8 +8,8 @@ import yaml
 
 from benchmarks.recorded import planned
 from curation import run
-from curation.commands.plan import make_plan
 from curation.config.load import load_config
+from curation.extras.plan.planning import make_plan
 from curation.refs import TableRef
 from curation.tables import io, schemas
 

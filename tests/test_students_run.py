@@ -12,9 +12,10 @@ from click.testing import CliRunner
 from benchmarks.recorded import planned
 from curation import run
 from curation.cli import main
-from curation.commands.plan import check, make_plan
+from curation.commands.validate import check
 from curation.config.load import load_config
 from curation.domains.grading import read_grades
+from curation.extras.plan.planning import make_plan
 from curation.extras.tracking.publish import make_entry
 from curation.refs import TableRef
 

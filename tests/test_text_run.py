@@ -14,7 +14,7 @@ from test_docs import DOCS, blocks
 
 from benchmarks.recorded import recorded
 from curation.cli import main
-from curation.domains.checks import launch
+from curation.extras.checker import launch
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.whole_run, pytest.mark.quick]
 

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import strategies as st
 
 from benchmarks.fuzz.oracle import attempt
-from curation.commands.plan import check
+from curation.commands.validate import check
 from curation.config import RunConfig
 from curation.config.load import load_config, parse_config
 

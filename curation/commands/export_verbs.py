@@ -1,4 +1,4 @@
-"""The export commands, and ``curate clean``, ``verify``, ``doctor`` and ``inspect``; heavy modules load on use."""
+"""The commands ``export-trust``, ``clean``, ``verify``, ``doctor`` and ``inspect``; heavy modules load on use."""
 
 import sys
 from collections import Counter
@@ -20,48 +20,14 @@ GENERATION = click.option("--generation", type=int, metavar="NUMBER", help="The 
 OUTPUT = click.option("-o", "--output", required=True, metavar="DIR", help="Folder or URL to write.")
 
 
-def _export(verb: str, export: Callable[..., list[str]], run_dir: str, output: str, named: Json, **asked: Any) -> None:
+def export_part(
+    verb: str, export: Callable[..., list[str]], run_dir: str, output: str, named: Json, **asked: Any
+) -> None:
     """Export a part of a run and print what was written; cards and lineage files name the command line."""
     options = [f"--{name} {value}" for name, value in named.items() if value is not None]
     command = " ".join([f"curate {verb} {run_dir}", *options, f"-o {output}"])
     for line in export(to_place(run_dir), to_place(output), command=command, **asked):
         echo(line, err=line.startswith("warning: "))
-
-
-@click.command("export")
-@RUN_DIR
-@click.option("--format", "form", type=click.Choice(["parquet", "jsonl"]), default="parquet", show_default=True)
-@click.option("--columns", metavar="A,B", help="Columns of the pool's files to add, such as your ids.")
-@click.option("--arm", metavar="ARM", help="The arm that selected the rows (default: trust, or the only one).")
-@GENERATION
-@OUTPUT
-@click.option("--push", metavar="REPO", help="Also upload it to this dataset repository (made private if new).")
-@click.option("--force", is_flag=True, help="Replace an earlier export in DIR.")
-def export_rows(run_dir: str, output: str, columns: str | None, **asked: Any) -> None:
-    """Write the selected rows of the run in RUN_DIR as a data set: a folder that `datasets.load_dataset` reads.
-
-    It holds Parquet or JSONL files, a card (README.md) with the run's numbers, and rows.json.
-    """
-    from curation.commands.export.hub import export_rows
-
-    named = {"format": asked["form"], "columns": columns, **{key: asked[key] for key in ("arm", "generation", "push")}}
-    names = [] if columns is None else [name.strip() for name in columns.split(",")]
-    _export("export", export_rows, run_dir, output, named, columns=names, **asked)
-
-
-@click.command("export-student")
-@RUN_DIR
-@click.option("--arm", metavar="ARM", help="The arm on whose rows it was trained (default: trust, or the only one).")
-@GENERATION
-@click.option("--student", metavar="NAME", help="Another student of that generation (default: the one that teaches).")
-@OUTPUT
-@click.option("--force", is_flag=True, help="Replace an earlier export in DIR.")
-def export_student(run_dir: str, output: str, **asked: Any) -> None:
-    """Write a student of the run in RUN_DIR to a folder: its weights, a model card (README.md) and lineage.json."""
-    from curation.commands.export.hub import export_student
-
-    named = {name: asked[name] for name in ("arm", "generation", "student")}
-    _export("export-student", export_student, run_dir, output, named, **asked)
 
 
 @click.command("export-trust")
@@ -79,7 +45,7 @@ def export_trust(run_dir: str, output: str, **asked: Any) -> None:
     from curation.commands.export.trust import export_trust
 
     named = {name: asked[name] for name in ("trust", "generation")}
-    _export("export-trust", export_trust, run_dir, output, named, **asked)
+    export_part("export-trust", export_trust, run_dir, output, named, **asked)
 
 
 @click.command()

@@ -89,13 +89,6 @@ def describe_features(content: Json) -> list[str]:
     return lines
 
 
-def format_forecast(forecast: Json) -> str:
-    """Return the forecast of the labelling stages: one line per amount with its 95 % interval, and its probes."""
-    from curation.report.costs import UNITS, describe_amount
-
-    return render_text("curation.commands:forecast.j2", forecast, units=UNITS, amount=describe_amount)
-
-
 def format_percent_interval(value: Json | None) -> str:
     """Return an estimate in per cent with its interval, or an empty string if it is missing."""
     if value is None or value.get("value") is None:

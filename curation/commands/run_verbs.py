@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,7 +21,7 @@ from curation.commands.options import (
     format_command,
     with_own_modules,
 )
-from curation.commands.printing import describe_verdict, format_arms, format_forecast, show
+from curation.commands.printing import describe_verdict, format_arms
 from curation.errors import ConfigError, ShiftError, UserError
 from curation.escaping import echo
 from curation.features import list_flags
@@ -34,8 +33,8 @@ from curation.storage.paths import to_place
 if TYPE_CHECKING:
     from curation.cluster import capacity
     from curation.commands import filter as filters
-    from curation.commands import plan as planning
     from curation.commands import status as statuses
+    from curation.commands import validate as validating
     from curation.config import RunConfig, load
     from curation.config import filter as filter_config
     from curation.filter import opened
@@ -49,10 +48,12 @@ else:
     load, filter_config, opened, filtering = map(
         Lazy, ("curation.config.load", "curation.config.filter", "curation.filter.opened", "curation.filter.run")
     )
-    filters, planning, statuses = (Lazy(f"curation.commands.{name}") for name in ("filter", "plan", "status"))
+    filters, statuses, validating = (Lazy(f"curation.commands.{name}") for name in ("filter", "status", "validate"))
 
 COMBINE = "curation.extras.combine.combined:combine"
 """Function of several run directories and a folder for the page; imported when it is called."""
+SHOW_PLAN = "curation.extras.plan.verb:show_plan"
+"""Function that prints the plan of a run or a filter."""
 
 
 @click.command()
@@ -117,7 +118,7 @@ def validate(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
         lines = []
         loaded = load.load_config(config, overrides)
         capacity.check_machine(loaded.ray, capacity.list_needs(loaded))
-        for line in planning.check(loaded):
+        for line in validating.check(loaded):
             lines.append(line._asdict())
             if not as_json:
                 echo(line.text)
@@ -200,40 +201,6 @@ def status(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
         echo("\n".join(statuses.describe_status(shown)))
 
 
-@click.command()
-@CONFIG
-@SET
-@click.option("--probe", "num_rows", type=click.IntRange(min=1), metavar="ROWS", help="Number of rows to probe.")
-@click.option("--no-probe", is_flag=True, help="Label no rows, and make no forecast.")
-@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
-def plan(config: str, overrides: tuple[str, ...], **how: Any) -> None:
-    """Show the stages, their rows and what is already done, and forecast what labelling takes and costs.
-
-    CONFIG is that of a run or of a filter; `curate filter --plan` takes PACKAGE POOL too. The forecast rests on a
-    probe: a random sample of the rows is labelled by one of the actors that the command itself would start.
-    """
-    show_plan((load.load_filter if load.is_filter(config) else load.load_config)(config, overrides), **how)
-
-
-def show_plan(
-    config: "RunConfig | filter_config.FilterConfig",
-    *,
-    num_rows: int | None = None,
-    no_probe: bool = False,
-    as_json: bool = False,
-    recut: bool = False,
-) -> None:
-    """Print the plan of a run or a filter, by the options of ``curate plan``."""
-    if no_probe and num_rows is not None:
-        raise ConfigError("--no-probe: makes no forecast; leave out --probe, or --no-probe")
-    with redirect_stdout(sys.stderr):  # as Ray's warnings do, so that stdout has the plan alone
-        planned = planning.make_plan(config, probe=not no_probe, num_rows=num_rows, recut=recut)
-    facts = planned.to_json()
-    show(facts, "curation.commands:plan.j2", as_json=as_json)
-    if facts["forecast"] is not None and not as_json:
-        echo(format_forecast(facts["forecast"]))
-
-
 def _add_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options by which features of a filter are turned on."""
     for name, text in reversed(list_flags().items()):
@@ -283,7 +250,7 @@ def filter_pool(
     """
     config = filters.make_filter_config(inputs, add_address(address, overrides), options)
     if plan:
-        show_plan(config, recut=recut)
+        load_code(SHOW_PLAN)(config, recut=recut)
         return
     filtered = filtering.run_filter(config, recut=recut, wait=wait)
     for line in filters.describe_filtered(filtered, str(config.output_directory)):

@@ -51,6 +51,10 @@ def _is_graded(run: Run, split: str) -> bool:
     return bool(graded.get(split, True)) or run.domain_of(split).judge is not None  # which grades all its labels
 
 
+def _make_number_test(name: str) -> Has:
+    return lambda run, _: name in run.domain_of("source").numbers
+
+
 CAPABILITIES: Mapping[str, tuple[Has, str]] = {
     "source": (lambda run, name: name in run.sources, "a source of that name, and there are {sources}"),
     "split": (lambda run, name: name in run.splits.named(), "{of}, which is not among the splits that are given"),
@@ -88,10 +92,7 @@ CAPABILITIES: Mapping[str, tuple[Has, str]] = {
         lambda run, _: run.teacher.token_logprobs,
         "log-probabilities of tokens, which are not stored: set teacher.token_logprobs above 0, e.g. 16",
     ),
-    label_columns.ORDER_AGREEMENT: (
-        lambda run, _: label_columns.ORDER_AGREEMENT in run.domain_of("source").numbers,
-        "answers in both orders, as the domain pair asks unless both_orders is false",
-    ),
+    **{name: (_make_number_test(name), words) for name, words in label_columns.NUMBER_NEEDS.items()},
     "gold": (lambda run, _: run.splits.audit, "the pool's gold labels: set splits.audit: true"),
     "gold_labels": (
         lambda run, _: run.teacher.given is None or run.teacher.given.grade is None,
@@ -274,12 +275,11 @@ def _list_key_needs(run: Run) -> list[tuple[bool, str, str]]:
     """Return the needs of keys of ``teacher`` and its backend: whether the key is set, the key, and the need."""
     teacher, backend = run.teacher, run.teacher.backend
     key = {GIVEN: "completion", ENDPOINT: "endpoint"}.get(backend)
-    is_asked = key is not None or BACKENDS[backend].weights
     return [
         *((bool(getattr(teacher, name)), f"teacher.{name}", f"backend:{GIVEN}") for name in COLUMN_KEYS),
         (teacher.endpoint is not None, "teacher.endpoint", f"backend:{ENDPOINT}"),
         (run.domain.given_labels != teacher.given, "domain.given_labels", f"backend:{GIVEN}"),
-        (is_asked, f"backend {backend}", f"teacher:{key or 'model'}"),
+        (key is not None or BACKENDS[backend].weights, f"backend {backend}", f"teacher:{key or 'model'}"),
         (teacher.model is not None, "teacher.model", "labeller"),
         (teacher.adapt is not None, "teacher.adapt", "labeller"),
         (teacher.adapt is not None, "teacher.adapt", "adapt"),

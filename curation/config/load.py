@@ -247,7 +247,7 @@ def refuse_unread(given: Mapping[str, object], runs: Sequence[RunConfig], where:
 def _iter_unread(run: RunConfig) -> Iterator[tuple[Key, str]]:
     """Yield each key that nothing in a run reads, with what reads it."""
     teacher, selection = run.teacher, run.selection
-    backends = {teacher.backend, *([] if teacher.reader is None else [teacher.reader.backend])}
+    backends = {asked.backend for asked in (teacher, teacher.ask, teacher.reading) if asked is not None}
     is_known = backends <= OURS
     signals = find_signals(selection.used)
     asked = {signal.asks for signal in signals.values()} | {signal.section for signal in signals.values()}

@@ -181,19 +181,16 @@ class CoreConfig(RowsConfig):
     def models(self) -> dict[str, ModelConfig]:
         """The models that the configuration names, by their role in words."""
         roles, judge = self.signals.roles, self.judge
-        role = "teacher" if self.teacher.reader is None else "reader"
-        named: dict[str, ModelConfig | None] = {role: self.teacher.loaded}
+        named: dict[str, ModelConfig | None] = {self.teacher.role: self.teacher.loaded}
         named |= {f"student {name}": base for name, (base, _) in self.students.items()}
-        named["second teacher"] = roles.pop("second_teacher", None)
-        named |= {"reward model": roles.pop("reward", None), **roles}
-        named["judge"] = None if judge is None else judge.model
+        named |= {"second teacher": roles.pop("second_teacher", None), "reward model": roles.pop("reward", None)}
+        named |= {**roles, "judge": None if judge is None else judge.model}
         return {role: model for role, model in named.items() if model is not None}
 
     @property
     def runs_code(self) -> dict[str, str]:
         """The roles among ``models`` whose own Python code may run, each with model and revision."""
-        allowed = {role: model for role, model in self.models.items() if model.allow_remote_code}
-        return {role: f"{model.path} at {model.revision}" for role, model in allowed.items()}
+        return {role: f"{of.path} at {of.revision}" for role, of in self.models.items() if of.allow_remote_code}
 
 
 def fill_sections(value: JsonView) -> Json:

@@ -343,6 +343,11 @@ class TeacherConfig(AskConfig):
         return AskConfig.part_of(self).model_copy(update={**reads, "endpoint": None})
 
     @property
+    def role(self) -> str:
+        """The role of the loaded model: ``teacher``, or ``reader`` of answers from elsewhere."""
+        return "teacher" if self.reader is None else "reader"
+
+    @property
     def loaded(self) -> ModelConfig | None:
         """The model loaded to label or to read answers; ``None`` if no model is loaded."""
         return self.model if self.reader is None else self.reader.model

@@ -1,8 +1,8 @@
 """Free text by configuration: a prompt from a template, a reference answer in a column, and a check.
 
 Not one of the paper's tasks. The label is the whole completion without white space around it. ``check`` says when it is
-right: a rule of this file; a judge, whom a stage of its own asks; or a user's command
-(:mod:`curation.domains.checks`), which the grade stage, rollouts and rewards run alone.
+right: a rule of this file; a judge, whom a stage of its own asks; or a user's command (``CHECKER``), which the grade
+stage, rollouts and rewards run alone.
 """
 
 import difflib
@@ -21,12 +21,16 @@ from curation.config.base import check_arguments
 from curation.config.external import Column
 from curation.config.inputs import make_greedy_defaults
 from curation.domains import Domain, Example, format_cell
-from curation.domains.checks.command import REMOVED, CommandCheck
 from curation.domains.identity import normalise_prose
 from curation.domains.templates import Template
 from curation.errors import ConfigError, RowError
 from curation.escaping import quote_text
+from curation.registry import load_code
 
+CHECKER = "curation.extras.checker.command"
+"""The module of the check by a command, imported when a domain names one."""
+REMOVED = "command"
+"""The option ``check`` of a trust package whose run graded by a command, which the package leaves out."""
 Verdict = bool | RowError
 """Whether a completion is right, or the error if that is undecidable."""
 _NUMBER = re.compile(
@@ -37,7 +41,22 @@ _NUMBER = re.compile(
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 
 
-class _Rule(ABC):
+class Check(ABC):
+    """A grader of completions."""
+
+    @property
+    def digest(self) -> str | None:
+        """Digest of the program that grades and of its files; None for a rule."""
+        return None
+
+    @abstractmethod
+    def __call__(
+        self, completions: Sequence[str], references: Sequence[str], rows: Sequence[Mapping[str, object]]
+    ) -> list[Verdict]:
+        """Return a verdict for each completion; ``rows`` are the columns of which each prompt was made."""
+
+
+class _Rule(Check):
     """A check of one completion and one reference at a time."""
 
     def __call__(
@@ -193,8 +212,6 @@ class JudgeCheck(Normalised):
         return f"{space}{right}", f"{space}{wrong}"
 
 
-Check = _Rule | CommandCheck
-"""A grader of completions."""
 _RULES: Mapping[str, Any] = {
     "equal": Equal,
     "normalised": Normalised,
@@ -215,7 +232,7 @@ def check_of(value: object) -> Check | None:
         value = {value: {}}
     name = next(iter(value), "") if isinstance(value, Mapping) else ""
     if isinstance(value, Mapping) and "command" in value:
-        name, made_by, options = "command", CommandCheck, value
+        name, made_by, options = "command", load_code(f"{CHECKER}:CommandCheck"), value
     elif isinstance(value, Mapping) and len(value) == 1 and name in _RULES:
         made_by, options = _RULES[name], value[name]
     else:
@@ -262,7 +279,7 @@ class Text(Domain):
     @property
     def checker(self) -> str | None:
         """A digest of the checking command and its files, or ``None``; ``ConfigError`` if one is missing."""
-        return self._check.digest if isinstance(self._check, CommandCheck) else None
+        return None if self._check is None else self._check.digest
 
     @property
     def is_equality(self) -> bool:
@@ -297,7 +314,7 @@ class Text(Domain):
         """Return whether the rule says right; for a command, which grades rows (:meth:`check`), whether texts agree."""
         if label is None:
             return False
-        if isinstance(self._check, CommandCheck | None):
+        if not isinstance(self._check, _Rule):
             return normalise_prose(label) == normalise_prose(gold)
         (verdict,) = self._check([label], [gold], [])
         if isinstance(verdict, RowError):
@@ -306,8 +323,7 @@ class Text(Domain):
 
     def gold_problem(self, gold: str, example: Example) -> str:
         """Return the domain's own reason, or "" if a program grades."""
-        is_answer = not isinstance(self._check, CommandCheck | None)
-        return super().gold_problem(gold, example) if is_answer else ""
+        return super().gold_problem(gold, example) if isinstance(self._check, _Rule) else ""
 
     def check(self, labels: Sequence[str | None], golds: Sequence[str], examples: Sequence[Example]) -> list[Verdict]:
         """Return a verdict for each row, by the rule or the command; an unparsed label is wrong."""
@@ -317,8 +333,8 @@ class Text(Domain):
                 "[...]}"
             )
         asked = [place for place, label in enumerate(labels) if label is not None]
-        is_command = isinstance(self._check, CommandCheck)
-        rows = [json.loads(examples[place]["fields"]) for place in asked] if is_command else []
+        is_rule = isinstance(self._check, _Rule)
+        rows = [] if is_rule else [json.loads(examples[place]["fields"]) for place in asked]
         verdicts = self._check([str(labels[place]) for place in asked], [golds[place] for place in asked], rows)
         by_place = dict(zip(asked, verdicts, strict=True))
         return [by_place.get(place, False) for place in range(len(labels))]

@@ -74,8 +74,7 @@ def describe(config: RunConfig, files: Files, deals: Deals | None = None) -> Cha
     # A server's model has no weights here; the reader of its answers is among the helper models.
     model, teacher = config.teacher.loaded, None
     if model is not None and config.teacher.endpoint is None:
-        role = "teacher" if config.teacher.reader is None else "reader"
-        base = describe_base_model(config, model, f"gen-0/{role}-base")
+        base = describe_base_model(config, model, f"gen-0/{config.teacher.role}-base")
         teacher = describe_adapted_teacher(config, base, tables, sizes, name="gen-0/teacher")
     first = GenerationSpec(
         config=config,

@@ -2,10 +2,11 @@
 
 from curation.config import AskConfig, DomainConfig, RunConfig
 from curation.domains import get_domain
-from curation.domains.checks.command import REMOVED, require_sandbox
+from curation.domains.text import CHECKER, REMOVED
 from curation.errors import ConfigError
 from curation.json_types import Json
 from curation.pipeline.roles import JUDGE, GenerationSpec
+from curation.registry import load_code
 from curation.rundir.graph import Out, Stage
 from curation.stages.grade import Grade
 from curation.stages.signal import Judge, JudgeByChoice
@@ -35,8 +36,8 @@ def find_known_checker(domain: DomainConfig) -> str | None:
 def require_checkers(config: RunConfig) -> None:
     """Refuse a run whose grading program does not exist, or for which this machine allows no sandbox."""
     for domain in map(config.domain_of, config.splits.named()):
-        if find_checker(domain) is not None and domain.command and domain.options["check"].get("sandbox") != "none":
-            require_sandbox()
+        if find_checker(domain) is not None and domain.options["check"].get("sandbox") != "none":
+            load_code(f"{CHECKER}:require_sandbox")()
 
 
 def choose_grading_stage(config: RunConfig, split: str) -> type[Stage]:

@@ -94,7 +94,7 @@ def make_completions_schema(
     likeliest less that of the next one (null if there is one option), and minus the entropy of the softmax over all
     scores, by the scores that chose: ``option_logprobs``, or their means by token (``decoding.normalise_options``), or
     these less the options' baselines (``Request.baselines``; never of ``option_logprobs``). An
-    option that came with its row (``teacher.reader``) takes the place of the likeliest in all of these. Of a generated
+    option that came with its row, and is read, takes the place of the likeliest in all of these. Of a generated
     answer: the gap between the two largest log-probabilities of the whole vocabulary, and minus its
     entropy, as means over the tokens of ``mean_logprob``, by the same distribution as that: the model's own, before
     penalty, temperature and limits. Null for an empty answer.

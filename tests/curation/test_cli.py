@@ -19,9 +19,9 @@ from click.testing import CliRunner, Result
 
 from curation.activity import doing
 from curation.cli import main
-from curation.commands.plan import Plan, make_plan
 from curation.config.load import load_config
 from curation.errors import ConfigError
+from curation.extras.plan.planning import Plan, make_plan
 from curation.rundir.manifest import Manifest
 from curation.storage import lease
 from curation.tables import io
@@ -344,7 +344,7 @@ def test_what_ray_prints_does_not_break_the_json_of_a_plan(config: Path, monkeyp
         print("(raylet) WARNING: 8 PYTHON worker processes have been started")
         return make_plan(*given, **options)
 
-    monkeypatch.setattr("curation.commands.plan.make_plan", warned)
+    monkeypatch.setattr("curation.extras.plan.planning.make_plan", warned)
     result = curate("plan", config, "--json", "--no-probe")
     assert json.loads(result.stdout)["stages"] and "(raylet) WARNING" in result.stderr
 

@@ -1,10 +1,9 @@
 """The files of an export: written to a temporary folder, which replaces the target once it is complete; templates."""
 
-import json
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -13,15 +12,13 @@ from jinja2 import Template
 from safetensors import SafetensorError
 
 from curation.errors import ExportError
-from curation.json_types import Json, JsonView
+from curation.json_types import JsonView
 from curation.refs import ModelRef
 from curation.report.headline import make_environment
-from curation.storage.digest import compute_sha256
 from curation.storage.files import exchange, open_to_readers, sync_folder, sync_tree
 from curation.storage.paths import Place, Remote, list_files, remove, require_reachable, to_place
 
-CARD, LINEAGE = "README.md", "lineage.json"
-PAPER = "https://arxiv.org/abs/2606.01000"
+LINEAGE = "lineage.json"
 
 
 @contextmanager
@@ -99,19 +96,6 @@ def _upload(folder: Path, target: Remote, marker: str, *, replaced: bool) -> Non
             (target / entry.path).unlink()
 
 
-def describe(folder: Path, lineage: Mapping[str, object], card: str, marker: str = LINEAGE) -> None:
-    """Write the card and, as the file ``marker``, the lineage."""
-    (folder / CARD).write_text(card)
-    (folder / marker).write_text(json.dumps(lineage, indent=1, allow_nan=False) + "\n")
-
-
-def describe_files(folder: Path) -> Json:
-    """Return ``bytes`` and ``sha256`` of every file in a folder, by relative path."""
-    return {
-        file.path: {"bytes": file.size, "sha256": compute_sha256(folder / file.path)} for file in list_files(folder)
-    }
-
-
 def is_on_hub(model: ModelRef) -> bool:
     """Return whether the base is a hub id, not a path or a URL."""
     path = to_place(model.base)
@@ -119,9 +103,9 @@ def is_on_hub(model: ModelRef) -> bool:
 
 
 @cache
-def load_template(name: str) -> Template:
-    """Return a template of this folder, with the filters that all templates share."""
-    made = make_environment("curation.commands.export", keep_trailing_newline=True)
+def load_template(package: str, name: str) -> Template:
+    """Return a template of a package's folder, with the filters that all cards share."""
+    made = make_environment(package, keep_trailing_newline=True)
     made.filters.update(share=format_share, number=format_metric)
     return made.get_template(name)
 

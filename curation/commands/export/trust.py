@@ -85,7 +85,9 @@ def export_trust(
         reference = sample_reference(fit, function, [state for part in parts.values() for state in part.inputs])
         description = _make_description(fit, rows, reference, parts, command)
         about = {part.TITLE: part.words for part in parts.values()}
-        card = load_template("trust_card.md.j2").render(description.model_dump(mode="json"), about=about)
+        card = load_template("curation.commands.export", "trust_card.md.j2").render(
+            description.model_dump(mode="json"), about=about
+        )
         with write_folder(output, force=force, marker=PACKAGE) as folder:
             package = write(
                 folder,

@@ -258,7 +258,7 @@ def test_the_files_of_the_data_set_are_read_by_others(run: Path, tmp_path: Path,
 
 
 def test_a_large_selection_is_several_files_in_its_order(run: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    from curation.commands.export import hub as dataset
+    from curation.extras.hub import exports as dataset
 
     monkeypatch.setattr(dataset, "FILE_ROWS", 4)
     monkeypatch.setattr(dataset, "PART_ROWS", 2)

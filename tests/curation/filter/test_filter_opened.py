@@ -9,10 +9,10 @@ import pytest
 import yaml
 from filter_package import make_package, write_pool
 
-from curation.commands.plan import make_plan
 from curation.config.filter import FilterConfig
 from curation.config.load import load_filter
 from curation.errors import BudgetError, ClusterError, ConfigError, SourceError
+from curation.extras.plan.planning import make_plan
 from curation.filter.opened import load_kept_config, look
 from curation.filter.package.folder import TrustPackage, copy_package
 from curation.filter.run import run_filter

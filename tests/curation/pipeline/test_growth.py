@@ -11,7 +11,7 @@ import pytest
 from built import saved_run
 from test_changes import answers_of, made_up
 
-from curation.commands.plan import check
+from curation.commands.validate import check
 from curation.config import RunConfig
 from curation.errors import RunDirError, SourceError
 from curation.pipeline.growth import find_deals, iter_prepare_records

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from built import saved_run
 
-from curation.commands.plan import check
+from curation.commands.validate import check
 from curation.config import RunConfig
 from curation.config.load import load_config
 from curation.domains import get_domain

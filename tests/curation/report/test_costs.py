@@ -5,10 +5,11 @@ from types import SimpleNamespace
 import pytest
 
 from curation.config import PricesConfig
+from curation.extras.plan.forecasting import compute_money
 from curation.metrics.totals import make_exact, make_rough
 from curation.report import StageSummary
 from curation.report.costs import collect_spent as of_rows
-from curation.report.costs import compute_money, describe_amount
+from curation.report.costs import describe_amount
 
 
 def spent(**changes) -> dict:

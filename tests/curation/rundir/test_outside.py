@@ -15,8 +15,8 @@ from object_store import object_store
 
 from benchmarks.fuzz.sealed_run import run as run_stages
 from curation.cli import main
-from curation.commands.export.hub import write_model
 from curation.errors import RunDirError
+from curation.extras.hub.exports import write_model
 from curation.filter.output import check_home, load_content, publish
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest, sign_text

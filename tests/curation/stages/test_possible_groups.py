@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from curation.commands.plan import check
+from curation.commands.validate import check
 from curation.config import RunConfig
 from curation.stages.preview import is_possible_group
 

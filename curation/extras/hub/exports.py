@@ -3,7 +3,7 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +13,12 @@ from huggingface_hub import CardData, DatasetCardData, EvalResult, HfApi, ModelC
 from huggingface_hub.utils import HFValidationError, validate_repo_id  # type: ignore[attr-defined]  # public, not in __all__
 
 from curation.arrays import Int64s
-from curation.commands.export.files import CARD, PAPER, describe, describe_files, is_on_hub, load_template, write_folder
-from curation.commands.export.lineage import make_lineage, stop_lines
+from curation.commands.export.files import LINEAGE, is_on_hub, load_template, write_folder
 from curation.commands.export.run import Trained, choose_generation, find_selection, find_student, read_run
 from curation.config import RunConfig
 from curation.config.models import find_student_section
 from curation.errors import ExportError
+from curation.extras.hub.lineage import make_lineage, stop_lines
 from curation.json_types import Json, JsonView
 from curation.models.own_code import get_hub_revision
 from curation.refs import ModelRef, TableRef
@@ -35,11 +35,13 @@ from curation.sources import (
 )
 from curation.stages.rows import PART_ROWS, read_ids
 from curation.storage.cache import fetch_folder
+from curation.storage.digest import compute_sha256
 from curation.storage.inside import require_enclosed
-from curation.storage.paths import Place, to_place
+from curation.storage.paths import Place, list_files, to_place
 from curation.tables import io, schemas
 from curation.tables.files import write_file
 
+CARD, PAPER = "README.md", "https://arxiv.org/abs/2606.01000"
 METHODS = {"sft": "supervised fine-tuning", "grpo": "GRPO", "dpo": "DPO"}
 LEFT_OUT = (CARD, "training.json")
 """Files of a saved student that are not exported: peft's empty card, and the record that is in the lineage."""
@@ -72,7 +74,8 @@ def export_student(
     with write_folder(output, force=force) as folder:
         written = write_model(found, folder, output)
         lineage = {**make_lineage(found, command), **describe_training(found, written)}
-        describe(folder, lineage, format_card(lineage))
+        method = METHODS.get(lineage["recipe"]["method"])
+        describe(folder, lineage, _render_card(_make_front_matter(lineage), "card.md.j2", lineage, method=method))
     words = [f"{output}: {written['kind']} of {found.training} of {found.config.name}, with README.md and lineage.json"]
     if lineage["numbers"] is None:
         words.append(
@@ -104,6 +107,19 @@ def write_model(student: Trained, folder: Path, output: Place) -> Json:
     return {"kind": kind, "has_base": has_base, "files": describe_files(folder)}
 
 
+def describe(folder: Path, lineage: Mapping[str, object], card: str, marker: str = LINEAGE) -> None:
+    """Write the card and, as the file ``marker``, the lineage."""
+    (folder / CARD).write_text(card)
+    (folder / marker).write_text(json.dumps(lineage, indent=1, allow_nan=False) + "\n")
+
+
+def describe_files(folder: Path) -> Json:
+    """Return ``bytes`` and ``sha256`` of every file in a folder, by relative path."""
+    return {
+        file.path: {"bytes": file.size, "sha256": compute_sha256(folder / file.path)} for file in list_files(folder)
+    }
+
+
 def describe_training(student: Trained, written: JsonView) -> Json:
     """Return the parts of a student's lineage that are not of its rows: what was ``written``, base and recipe."""
     inputs, record = student.record.inputs, student.record.outputs["training"]
@@ -117,14 +133,8 @@ def describe_training(student: Trained, written: JsonView) -> Json:
     }
 
 
-def format_card(lineage: JsonView) -> str:
-    """Return the model card, made from the lineage alone."""
-    method = METHODS.get(lineage["recipe"]["method"])
-    return _render_card(_make_front_matter(lineage), "card.md.j2", lineage, method=method)
-
-
 def _render_card(metadata: CardData, template: str, lineage: JsonView, **further: object) -> str:
-    text = load_template(template).render(lineage, paper=PAPER, **further)
+    text = load_template("curation.extras.hub", template).render(lineage, paper=PAPER, **further)
     return f"---\n{metadata.to_yaml()}\n---\n{text}"
 
 

@@ -10,10 +10,10 @@ import pytest
 from curation.config import AskConfig, DecodingConfig, DomainConfig, PricesConfig, ScriptedConfig, SourceConfig
 from curation.config.load import parse_config
 from curation.errors import ConfigError
+from curation.extras.plan.forecasting import Workforce, forecast_questions
 from curation.metrics import Estimate, compute_proportion
 from curation.metrics.totals import make_exact
 from curation.passes.job import ChunkSpent
-from curation.pipeline.forecasting import Workforce, forecast_questions
 from curation.pipeline.opened import open_run
 from curation.pipeline.probing import AskGroup, LeftOut, SplitRows, StageAsk, collect_askings, probe_all
 from curation.sources import Assignment, Permutation, discover, read_rows_at

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from curation.domains.checks import command
-from curation.domains.checks.command import CommandCheck
 from curation.errors import ConfigError, RowError
+from curation.extras.checker import command
+from curation.extras.checker.command import CommandCheck
 
 Checker = Callable[..., CommandCheck]
 READ = "import json, os, sys, time\nrows = [json.loads(line) for line in sys.stdin]\n"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from curation.domains.checks import command
+from curation.extras.checker import command
 
 USER = 65534
 SYSTEM_PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin:/bin")
@@ -23,7 +23,7 @@ DRIVER = """
 import json, sys, tempfile
 sys.path[:0] = json.loads(sys.argv[1])
 tempfile.tempdir = sys.argv[2]
-from curation.domains.checks import command
+from curation.extras.checker import command
 command._LAUNCH = command.Path(sys.argv[3])
 check = command.CommandCheck(command=["python3", sys.argv[4]], seconds=60)
 print(json.dumps([verdict if isinstance(verdict, bool) else str(verdict) for verdict in check(["1"], ["1"], [{}])]))

@@ -3,7 +3,7 @@
 A command is run for a batch of rows. If that fails (it hangs, crashes, or prints another number of lines or an invalid
 verdict), the batch's rows are run one by one, so that only the rows at fault are errors (``check_failed``).
 
-Limits, by :mod:`curation.domains.checks.launch`: time for a batch, memory and processor time for a process, the number
+Limits, by :mod:`curation.extras.checker.launch`: time for a batch, memory and processor time for a process, the number
 of processes, the size of files and of what is printed, an environment of ``PATH`` alone; and in a sandbox, which is
 required unless ``sandbox: none`` is set: no network, no other process, socket, pipe or device of the machine, files of
 the system and of the folders that the command names alone, and a working folder in memory of limited size.
@@ -27,14 +27,13 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from curation.config.base import check_arguments
+from curation.domains.text import Check
 from curation.errors import ConfigError, RowError
 from curation.escaping import escape_text, get_logger, quote_text
 from curation.json_types import Json
 
 logger = get_logger(__name__)
 
-REMOVED = "command"
-"""The option ``check`` of a trust package whose run graded by a command, which the package leaves out."""
 FILE_BYTES, TOTAL_BYTES = 16 * 2**20, 64 * 2**20
 """Maximum size of one file that a command writes, and of all its files."""
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix")
@@ -61,7 +60,7 @@ class _Failed(Exception):
     """A failure of a command on some rows, described by its message."""
 
 
-class CommandCheck:
+class CommandCheck(Check):
     """A check that grades completions by a command.
 
     Args:

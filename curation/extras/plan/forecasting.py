@@ -28,12 +28,24 @@ from curation.pipeline.probing import (
     probe_all,
 )
 from curation.pipeline.work import joined
-from curation.report.costs import compute_money
 from curation.rundir.graph import Known, Stage, Unknown, make_cache_key
 from curation.rundir.manifest import Manifest
 from curation.stages.asking import AskModel
 from curation.storage.paths import Place, remove, to_place
 from curation.tables import io
+
+UNITS = {
+    "prompt_tokens": "prompt tokens",
+    "output_tokens": "output tokens",
+    "bytes": "bytes of the labels, uncompressed",
+    "hours": "hours of labelling, without starts",
+    "gpu_hours": "GPU hours of the actors",
+    "cpu_hours": "CPU hours of the actors",
+    "money_machines": "for machines",
+    "money_tokens": "for tokens of the teacher",
+    "money": "together",
+}
+"""Names of forecast amounts, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +80,7 @@ class Forecast:
     questions: Sequence[AskGroup]
     workforce: Workforce
     total: Mapping[str, Estimate]
-    """Amounts by the names in ``report.costs.UNITS``."""
+    """Amounts by the names in ``UNITS``."""
     currency: str | None
 
     def to_json(self) -> Json:
@@ -176,6 +188,22 @@ def forecast_questions(
         total=total,
         currency=None if prices is None else prices.currency,
     )
+
+
+def compute_money(used: Mapping[str, Estimate], prices: PricesConfig) -> dict[str, Estimate]:
+    """Return the cost of amounts in money, by kind and in all; empty if no amount has a price."""
+    rates = (
+        ("machines", "gpu_hours", prices.gpu_hour, 1),
+        ("machines", "cpu_hours", prices.cpu_hour, 1),
+        ("tokens", "prompt_tokens", prices.per_million_prompt_tokens, 1e6),
+        ("tokens", "output_tokens", prices.per_million_output_tokens, 1e6),
+    )
+    parts: dict[str, list[Estimate]] = {}
+    for kind, unit, price, number in rates:
+        if price is not None and unit in used:
+            parts.setdefault(f"money_{kind}", []).append(scale_estimate(used[unit], price / number))
+    found = {name: sum_together(of_kind) for name, of_kind in parts.items()}
+    return {**found, "money": sum_together(found.values())} if found else {}
 
 
 def _forecast_stage(asking: StageAsk, question: AskGroup) -> StageForecast:

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curation.commands.export.hub import iter_found
 from curation.config import SourceConfig
+from curation.extras.hub.exports import iter_found
 from curation.sources import discover, make_kept_fields
 from curation.tables.schemas import FILE_SHIFT
 
