@@ -73,8 +73,13 @@ def make_adapter_config(lora: LoraConfig) -> "peft.LoraConfig":
     """Return an adapter on all linear layers but the output embedding."""
     import peft
 
-    layers = {"target_modules": "all-linear", "task_type": "CAUSAL_LM"}
-    return peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, **layers)
+    return peft.LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
 
 
 def read_saved(base: ModelRef, lora: LoraConfig | None, output: Place) -> TrainingResult:

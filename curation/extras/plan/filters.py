@@ -12,7 +12,7 @@ from curation.pipeline.work import joined
 from curation.registry import BACKENDS
 from curation.rundir.graph import Known, Stage
 from curation.sources import Assignment, Permutation
-from curation.stages.deal import POOL
+from curation.stages.split_tables import POOL
 
 
 def forecast_filter(
