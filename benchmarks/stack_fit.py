@@ -20,8 +20,8 @@ import torch
 from curation.arms import FREE, TRUST, Column
 from curation.config import TrustConfig
 from curation.trust.class_probe import LABEL
+from curation.trust.combining import assign_folds
 from curation.trust.parts import FIT
-from train.combining import assign_folds
 from train.probes import compute_targets, fit_class_probe
 from train.stack import FOLDS, fit_stacked
 from train.trust_loop import LabelledRows

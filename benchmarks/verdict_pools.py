@@ -33,7 +33,7 @@ from curation.report.rows import FunctionScores, GradedRows
 from curation.stages.preview import is_possible_group
 from curation.stages.shift import find_gravest_shift
 from curation.trust.calibration import fit_calibration
-from train.combining import assign_folds
+from curation.trust.combining import assign_folds
 
 NUM_CLASSES, RAREST = 20, 0.001
 

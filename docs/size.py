@@ -39,8 +39,8 @@ BUDGETS: dict[str, int] = {
     "curation/tables": 1_595,
     "curation/teachers": 4_535,
     "curation/telemetry": 410,
-    "curation/trust": 1_770,
-    "train": 3_260,
+    "curation/trust": 2_100,
+    "train": 2_930,
     "tune": 860,
     "templates": 1_465,
 }

@@ -21,11 +21,11 @@ from curation.hashing import derive, hash_unit
 from curation.json_types import Json, JsonView
 from curation.metrics import compute_auc_value
 from curation.trust.class_probe import CLASS_PROBE, LABEL
+from curation.trust.combining import NUM_LEADS, Candidate, Folded, assign_folds, choose_candidate, has_spread
 from curation.trust.deep_ensemble import DeepEnsemble
 from curation.trust.folded import PrincipalComponents
 from curation.trust.parts import FIT, UNUSED, VALIDATION
 from curation.trust.stacked import NETWORKS, Probes, StackedTrust, Trees
-from train.combining import NUM_LEADS, Candidate, Folded, assign_folds, choose_candidate, has_spread
 from train.probes import fit_class_probe, fit_ridge
 from train.trust import compute_components, compute_logits_at, fit_neural, project_rows
 from train.trust_loop import LabelledRows, Note, drop_note, note_part

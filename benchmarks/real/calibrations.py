@@ -35,8 +35,8 @@ from benchmarks.real.promises import LABELLED, Sure, dealt, summed
 from benchmarks.real.tasks import TASKS
 from curation.arrays import Bools, Float64s
 from curation.config import TrustConfig
+from curation.trust.combining import average_lines, fit_line
 from curation.trust.stacked import PiecewiseLinearCalibrator, StackedTrust
-from train.combining import average_lines, fit_line
 from train.stack import fit_stacked
 from train.trust_loop import LabelledRows
 

@@ -1,7 +1,7 @@
 """Ways to combine a stack's columns, the default among them: ``python -m benchmarks.real.combinations --work FOLDER``.
 
 The sets are those that ``benchmarks.real`` has labelled, the draws of labelled rows are its draws. Members are fitted
-once a draw, then each way combines the same columns, goes through the same choice (``train.combining``) and ranks
+once a draw, then each way combines the same columns, goes through the same choice (``trust.combining``) and ranks
 the pool:
 
 - ``any sign``: with priors that the evidence weighs; the way to which all others are compared;
@@ -44,8 +44,7 @@ from curation.config import TrustConfig
 from curation.metrics import compute_auc_difference, compute_auc_value
 from curation.metrics.estimates import NORMAL_QUANTILE
 from curation.trust.class_probe import LABEL
-from curation.trust.stacked import Combination, Logistic
-from train.combining import (
+from curation.trust.combining import (
     LEARNED,
     NEGLIGIBLE,
     STRENGTHS,
@@ -57,6 +56,7 @@ from train.combining import (
     choose_candidate,
     fit_rising_line,
 )
+from curation.trust.stacked import Combination, Logistic
 from train.stack import PROOF, STACKED, _Stack
 from train.trust_loop import LabelledRows
 
@@ -176,7 +176,7 @@ def _average(columns_NK: Float64s, found: Drawn) -> Float64s:
 
 
 def _candidate(name: str, found: Drawn, width: int, way: Way, seed: int) -> Candidate:
-    """Return the first ``width`` columns in a combination, out of fold and of all rows (``train.combining``)."""
+    """Return the first ``width`` columns in a combination, out of fold and of all rows (``trust.combining``)."""
     columns_MK, correct_M = found.columns_MK[:, :width], found.correct_M
     num_members = max(width - len(found.names) + found.num_members, 0)
     scale_K, members = np.ones(width), slice(width - num_members, None)
@@ -211,7 +211,7 @@ def _candidate(name: str, found: Drawn, width: int, way: Way, seed: int) -> Cand
 def averaged(
     columns_MK: Float64s, correct_M: Bools, scale_K: Float64s, leads: Sequence[int], is_free_K: Bools, way: Way
 ) -> Logistic:
-    """Return the mean of logistic regressions under all priors, each weighed by its evidence (``train.combining``)."""
+    """Return the mean of logistic regressions under all priors, each weighed by its evidence (``trust.combining``)."""
     mean_K, deviation_K = columns_MK.mean(axis=0), _compute_deviations(columns_MK)
     inverse_K = np.where(deviation_K > 0, 1 / np.where(deviation_K > 0, deviation_K, 1.0), 0.0)
     scaled_MK, free = (columns_MK - mean_K) * inverse_K, np.flatnonzero(is_free_K)
@@ -247,7 +247,7 @@ def averaged(
 
 
 def log_evidence(columns_MK: Float64s, correct_M: Bools, strength: float, scale_K: Float64s, mean_K: Float64s) -> float:
-    """Return the log marginal likelihood of a prior with a mean, up to a constant (``train.combining``)."""
+    """Return the log marginal likelihood of a prior with a mean, up to a constant (``trust.combining``)."""
     share = correct_M.mean()
     variance = share * (1 - share)
     rest_M = correct_M - share - variance * (columns_MK @ mean_K)

@@ -16,9 +16,9 @@ from curation.refs import TableRef
 from curation.tables import io
 from curation.trust import load_fitted
 from curation.trust.class_probe import CLASS_PROBE, LABEL, log_odds
+from curation.trust.combining import assign_folds
 from curation.trust.parts import FIT
 from curation.trust.stacked import StackedTrust
-from train.combining import assign_folds
 from train.probes import ClosedLabels, compute_targets, fit_class_probe, with_classes
 from train.stack import fit_stacked
 from train.trust_loop import LabelledRows

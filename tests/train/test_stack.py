@@ -17,10 +17,10 @@ from curation.hashing import hash_unit
 from curation.metrics import auc
 from curation.stages.fit import check_settings
 from curation.trust import load_fitted
+from curation.trust.combining import Candidate, assign_folds, choose_candidate, fit_rising_line
 from curation.trust.parts import FIT, REPEAT, UNUSED, VALIDATION, assign_parts
 from curation.trust.stacked import NETWORKS, Combination, Logistic, PiecewiseLinearCalibrator, StackedTrust, Trees
 from train import stack
-from train.combining import Candidate, assign_folds, choose_candidate, fit_rising_line
 from train.stack import NETWORK, fit_stacked
 from train.trust import fit_rows
 from train.trust_loop import LabelledRows
