@@ -289,7 +289,7 @@ def test_files_of_verdicts_are_taken_whole_or_not_at_all(run: ReviewedRun):
 
 def test_only_the_best_rows_of_a_pool_are_held(run: ReviewedRun, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(source, "SPARE_ROWS", 0)
-    origin = replace(source.find(run.directory, None), num_selected=10)
+    origin = replace(source.find_origin(run.directory, None), num_selected=10)
     rows = source.find_review_rows(origin)
     scores = np.sort([raw for row_id, raw in run.raw.items() if row_id not in run.unparsed | run.failed])[::-1]
     assert np.array_equal(np.sort(rows.raw_N)[::-1], scores[:20].astype(np.float32))
