@@ -124,12 +124,14 @@ class TransformersRollouts(Rollouts):
         with unwrapped as model, torch.no_grad():
             was_training = model.training
             model.eval()
-            while len(found) < len(wanted):
-                rest = order[len(found) :]
-                size = max(1, BATCH_TOKENS // (len(wanted[rest[0]].prompt) + self._config.max_tokens))
-                answers = self._draw(model, [wanted[place] for place in rest[:size]])
-                found.update(zip(rest[:size], answers, strict=True))
-            model.train(was_training)
+            try:
+                while len(found) < len(wanted):
+                    rest = order[len(found) :]
+                    size = max(1, BATCH_TOKENS // (len(wanted[rest[0]].prompt) + self._config.max_tokens))
+                    answers = self._draw(model, [wanted[place] for place in rest[:size]])
+                    found.update(zip(rest[:size], answers, strict=True))
+            finally:
+                model.train(was_training)
         return [found[place] for place in range(len(wanted))]
 
     def _draw(self, model: Any, wanted: Sequence[Wanted]) -> list[Rollout]:

@@ -153,7 +153,9 @@ def find_loading_variables(config: LmStudentConfig) -> dict[str, str]:
 
 
 def check_lengths(name: str, unit: str, *, num: int, num_kept: int, max_length: int) -> None:
-    """Warn if some of ``num`` rows are too long; raise ``SourceError`` if none is kept."""
+    """Warn if some of ``num`` rows are too long; raise ``SourceError`` if none is kept, or there is none."""
+    if not num:
+        raise SourceError(f"{name}: no rows to train on; a selection of at least one row is needed")
     if num_kept < num:
         log.warning("%s: %d of %d %s exceed %d tokens", name, num - num_kept, num, unit, max_length)
     if not num_kept:

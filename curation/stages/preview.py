@@ -65,8 +65,9 @@ def preview(
         if source not in {split.source for split in config.splits.named().values()}:
             continue
         assignment = make_assignment(config, source, items, taken)
-        positions_N = np.arange(num_rows := sum(file.num_rows for file in items))
-        if num_rows > RUNS * RUN_ROWS:
+        if (num_rows := sum(file.num_rows for file in items)) <= RUNS * RUN_ROWS:
+            positions_N = np.arange(num_rows)
+        else:
             drawn_R = np.random.default_rng(config.seed).choice(num_rows // RUN_ROWS, RUNS, replace=False)
             positions_N = (np.sort(drawn_R)[:, None] * RUN_ROWS + np.arange(RUN_ROWS)).ravel()
         split_N = assignment.split_of(positions_N)

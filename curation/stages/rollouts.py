@@ -173,7 +173,7 @@ def roll_out(job: SelectJob, rollout_job: RolloutJob, **how: Unpack[PassOptions]
 
 
 def count_to_resolve(state_M: npt.NDArray[np.int8], n: int, rate: float) -> int:
-    """Return how many rows from the start of a draw the teacher has to be asked about until n have a completion.
+    """Return the number of rows from the start of a draw whose states have to be known until n have a completion.
 
     ``state_M`` says for each row of the draw, in its order, whether it has one: ``YES``, ``NO`` or ``UNKNOWN``. Of the
     rows asked about so far, a share ``rate`` got one. The result is 0 if nothing needs to be asked: n rows with a

@@ -26,14 +26,15 @@ class TapWorker(PlatformWorker):  # type: ignore[misc]
 
     def load_model(self, *, load_dummy_weights: bool = False) -> None:
         """Load the model, and install the tap unless this vLLM or the model lacks what it reads."""
-        from vllm.model_executor.models.interfaces import supports_eagle3
-
         super().load_model(load_dummy_weights=load_dummy_weights)
         names, ring, num_logprobs = self.vllm_config.additional_config[CONFIG]
         runner, model = self.model_runner, self.get_model()
         others = find_other_layers(names)
-        self._lacks_layers = type(model).__name__ if others and not supports_eagle3(type(model)) else None
-        self._lacks = find_missing_attributes(runner)
+        self._lacks, self._lacks_layers = find_missing_attributes(runner), None
+        if others:
+            from vllm.model_executor.models.interfaces import supports_eagle3
+
+            self._lacks_layers = None if supports_eagle3(type(model)) else type(model).__name__
         if self._lacks or self._lacks_layers:
             return
         if others:

@@ -326,6 +326,8 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_checkpoint(
 
 
 def test_bad_input_is_refused(base: ModelRef, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no rows to train on"):
+        trained(base, tmp_path / "out", SMALL, labels="")
     with pytest.raises(SourceError, match="all 1 prompts exceed max_length 1"):
         reinforce(
             base, Questions(["012"], ["0"], [{"row_id": 0}]), Echo(), SMALL.model_copy(update={"max_length": 1}),

@@ -8,8 +8,8 @@ from scipy.optimize import minimize
 from scipy.stats import multivariate_normal
 from sklearn.linear_model import LogisticRegression
 
+from curation.trust import combining
 from curation.trust.combining import LEADS, STRENGTHS, Folded, assign_folds, log_evidences
-from train import combining
 
 pytestmark = pytest.mark.long
 

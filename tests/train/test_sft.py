@@ -163,6 +163,8 @@ def test_over_long_rows_are_counted(base: ModelRef, tmp_path: Path, caplog: pyte
     assert "1 of 17 rows exceed 16 tokens" in caplog.text
     with pytest.raises(SourceError, match="all 1 rows exceed max_length 16"):
         tuned(base, pairs[-1:], config, seed=0, output=tmp_path / "none")
+    with pytest.raises(SourceError, match="no rows"):
+        tuned(base, [], config, seed=0, output=tmp_path / "none")
 
 
 def test_tokens_stay_in_a_file_in_the_order_of_the_ids(
