@@ -40,7 +40,7 @@ BUDGETS: dict[str, int] = {
     "curation/teachers": 4_535,
     "curation/telemetry": 410,
     "curation/trust": 2_100,
-    "train": 2_930,
+    "train": 2_935,
     "tune": 860,
     "templates": 1_465,
 }
