@@ -38,15 +38,13 @@ def check_options(
 
     The error lists what may be set: all parameters beside those of the call's own ``arguments`` and ``others``.
     """
-    signature = inspect.signature(function)
+    name, known = getattr(function, "__qualname__", function), "no options"
     try:
+        signature = inspect.signature(function)
+        free = list(signature.parameters.values())[len(arguments) :]
+        known = ", ".join(one.name for one in free if one.name not in others and one.kind != one.VAR_KEYWORD) or known
         signature.bind(*arguments, **others, **options)
     except TypeError as error:
-        free = [
-            name for name, kind in list(signature.parameters.items())[len(arguments) :] if kind.kind != kind.VAR_KEYWORD
-        ]
-        known = ", ".join(name for name in free if name not in others) or "no options"
-        name = getattr(function, "__qualname__", function)
         raise ConfigError(f"{key}: {name} takes {known}, and not {dict(options)}: {error}") from error
 
 

@@ -18,7 +18,7 @@ SHORT_FILE, SHORT_FUNCTION = 60, 6
 TEMPLATES = frozenset({".css", ".html", ".j2", ".js", ".yaml"})
 """Endings of the product's files that are no Python and have logic or texts."""
 BUDGETS: dict[str, int] = {
-    "curation": 2_050,
+    "curation": 2_045,
     "curation/cluster": 705,
     "curation/commands": 2_450,
     "curation/config": 3_670,

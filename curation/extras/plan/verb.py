@@ -44,11 +44,11 @@ def show_plan(
     """Print the plan of a run or a filter, by the options of ``curate plan``."""
     if no_probe and num_rows is not None:
         raise ConfigError("--no-probe: makes no forecast; leave out --probe, or --no-probe")
-    from curation.extras.plan.forecasting import UNITS
-    from curation.extras.plan.planning import make_plan
-    from curation.report.costs import describe_amount
-
     with redirect_stdout(sys.stderr):  # where Ray's warnings go, too: what this command prints is the plan alone
+        from curation.extras.plan.forecasting import UNITS
+        from curation.extras.plan.planning import make_plan
+        from curation.report.costs import describe_amount
+
         planned = make_plan(config, probe=not no_probe, num_rows=num_rows, recut=recut)
     facts = planned.to_json()
     show(facts, "curation.extras.plan:plan.j2", as_json=as_json)
