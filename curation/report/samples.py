@@ -83,8 +83,8 @@ def _read_rows(
     return {
         row_id: {
             "row_id": row_id,
-            "prompt": _cut(attempt(run.domain.prompt, asked[row_id])[0]),
-            "completion": _cut(by_id[row_id][0]["completion"]),
+            "prompt": _shorten(attempt(run.domain.prompt, asked[row_id])[0]),
+            "completion": _shorten(by_id[row_id][0]["completion"]),
             "label": by_id[row_id][0]["label"],
             "trust": None if by_id[row_id][1] is None else float(by_id[row_id][1]),
             "gold": answers.get(row_id, {}).get("gold"),
@@ -95,7 +95,7 @@ def _read_rows(
     }
 
 
-def _cut(text: str | None) -> str | None:
+def _shorten(text: str | None) -> str | None:
     if text is None or len(text) <= MOST_CHARACTERS:
         return text
     return f"{text[:MOST_CHARACTERS]} … ({len(text) - MOST_CHARACTERS:,} more characters)"

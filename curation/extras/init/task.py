@@ -168,7 +168,7 @@ def _find_roles(tables: Sequence[TableFiles], hints: TaskHints, without: Sequenc
         answer = next((found[0] for found in (apart, named) if len(found) == 1), "")
         why = "the only column that just one of the files has" if len(apart) == 1 else "by the column's name"
         if not answer:
-            raise _make_doubt(tables, "Which column has the right answer?", "--answer COLUMN")
+            raise _make_question_error(tables, "Which column has the right answer?", "--answer COLUMN")
     shares = filled[answer]
     labelled = tables[shares.index(max(shares))]
     if max(shares) < 0.95:
@@ -203,7 +203,7 @@ def _find_kind(roles: DetectedTask, hints: TaskHints, common: Sequence[str]) -> 
     many = f"{len(counts):,} different answers in {num_rows:,} rows ({some})"
     about = f"{many}: is the task math, classification or text?"
     option = "--domain (text: free answers, which a rule or a program checks), or a class of your own"
-    raise _make_doubt([roles.labelled], about, option)
+    raise _make_question_error([roles.labelled], about, option)
 
 
 def _find_text(
@@ -219,10 +219,10 @@ def _find_text(
         by_name = ": by the column's name" if known else ""
         return (found,), f"the text is {quote_text(found)}{by_name}"
     tables = [roles.labelled] if roles.unlabelled is None else [roles.labelled, roles.unlabelled]
-    raise _make_doubt(tables, "Which column does the teacher read?", "--text COLUMN")
+    raise _make_question_error(tables, "Which column does the teacher read?", "--text COLUMN")
 
 
-def _make_doubt(tables: Sequence[TableFiles], question: str, option: str) -> ConfigError:
+def _make_question_error(tables: Sequence[TableFiles], question: str, option: str) -> ConfigError:
     """Return an error that asks a question which the files leave open, with the option that answers it."""
     has = "; ".join(f"{table.path} has {table.listed}" for table in tables)
     return ConfigError(f"--data: {question} {has}; give {option}")
