@@ -406,7 +406,12 @@ def make_parquet(folder: Path, name: str) -> None:
     """Write a table as Parquet files of 2^18 rows, for peers that cannot read it."""
     reader = io.open_table(io.find_latest(str(folder / f"{name}.lance"))).scanner(batch_size=1 << 16).to_reader()
     pyarrow.dataset.write_dataset(
-        reader, folder / name, format="parquet", max_rows_per_file=WRITE_ROWS, max_rows_per_group=1 << 16
+        reader,
+        folder / name,
+        format="parquet",
+        max_rows_per_file=WRITE_ROWS,
+        max_rows_per_group=1 << 16,
+        preserve_order=True,
     )
 
 
