@@ -21,13 +21,13 @@ class FadingTeacher(ScriptedTeacher):
         super().__init__(config, model)
         self._fades = model is not None
 
-    def _complete(self, batch, names, num_logprobs, seed, **how):
-        completed = super()._complete(batch, names, num_logprobs, seed, **how)
+    def _complete(self, batch, config, seed, **how):
+        completed = super()._complete(batch, config, seed, **how)
         ids_N = completed.column("row_id").to_numpy()
         right_N = np.array([text == RIGHT for text in completed.column("completion").to_pylist()], dtype=np.float32)
         value_N = hash_unit(ids_N, seed + 1).astype(np.float32) + (0 if self._fades else 1) * right_N
-        states = (value_N[:, None] * self._direction_D).astype(self._state_dtype).ravel()
-        for name in map(get_state_column, names):
+        states = (value_N[:, None] * self._direction_D).astype(config.state_dtype).ravel()
+        for name in map(get_state_column, config.states):
             place = completed.schema.get_field_index(name)
             field = completed.schema.field(place)
             completed = completed.set_column(

@@ -100,7 +100,7 @@ def commit(ref: TableRef, rewritten: Sequence[RewriteResult], *, guard: Guard = 
     guard()
     try:
         Compaction.commit(dataset, list(rewritten))
-        sync_version(dataset)
+        sync_version(dataset, after=ref.version)
     except REFUSALS as error:
         _say_kept(ref.uri, "its", error)
         return ref

@@ -17,7 +17,7 @@ from curation.storage.files import sync_names
 from curation.storage.paths import PATIENCE_SECONDS, to_place
 from curation.tables import schemas
 from curation.tables.row_ids import SCAN_ROWS, iter_ordered_ids
-from curation.tables.versions import set_torn_aside
+from curation.tables.versions import set_torn_aside, sync_version
 
 # Lance's default of ten attempts may be over in a second. Lance reads these in each process that uses a table.
 os.environ.setdefault("OBJECT_STORE_CLIENT_MAX_RETRIES", "1000")
@@ -37,7 +37,7 @@ def create(uri: str, schema: pa.Schema) -> TableRef:
     try:
         # Not write_dataset(mode="create"): of two concurrent calls, the slower one would empty the other's table.
         operation = lance.LanceOperation.Overwrite(schema, [])
-        lance.LanceDataset.commit(uri, operation, read_version=0, max_retries=0)
+        created = lance.LanceDataset.commit(uri, operation, read_version=0, max_retries=0)
     except OSError as refused:
         try:
             present = lance.dataset(uri).schema
@@ -45,6 +45,7 @@ def create(uri: str, schema: pa.Schema) -> TableRef:
             raise refused from None
     else:
         present = schema
+        sync_version(created)
         sync_names(to_place(uri))
     if present.names[: len(schema)] != schema.names:
         raise CommitError(f"{uri}: has the columns {present.names}, wanted {schema.names}; remove it or change the run")

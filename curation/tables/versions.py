@@ -9,7 +9,6 @@ import re
 import time
 from collections import deque
 from collections.abc import Collection, Container, Iterable, Sequence
-from itertools import takewhile
 from pathlib import Path
 
 import lance
@@ -51,11 +50,12 @@ def parse_version(name: str) -> int | None:
     return number if number < 1 << 63 else (1 << 64) - 1 - number
 
 
-def sync_version(dataset: lance.LanceDataset) -> None:
-    """Wait until the file that describes the dataset's version is on the disk; see :mod:`curation.storage.files`."""
-    home = to_place(dataset.uri)
+def sync_version(dataset: lance.LanceDataset, *, after: int | None = None) -> None:
+    """Wait until the files that describe the dataset's version, and those after ``after``, are on the disk."""
+    home, first = to_place(dataset.uri), dataset.version if after is None else after + 1
     if not isinstance(home, Remote):
-        sync(path for name in make_manifest_names(dataset.version) if (path := home / name).exists())
+        names = (name for number in range(first, dataset.version + 1) for name in make_manifest_names(number))
+        sync(path for name in names if (path := home / name).exists())
 
 
 def list_version_files(ref: TableRef) -> dict[str, int | None]:
@@ -123,7 +123,7 @@ def find_changed(uri: str, fragments: Iterable[FragmentMetadata]) -> list[str]:
 
 
 def find_torn(table: Path, after: int | None = None) -> list[Path]:
-    """Return the newest manifests, newest first, that were cut off or, after version ``after``, do not open."""
+    """Return the manifests, newest first, that were cut off or, after version ``after``, do not open."""
 
     def is_whole(path: Path, version: int) -> bool:
         if not path.is_file():
@@ -140,20 +140,26 @@ def find_torn(table: Path, after: int | None = None) -> list[Path]:
 
     known = {path: parse_version(f"{VERSIONS}/{path.name}") for path in (table / VERSIONS).glob("*.manifest")}
     newest_first = sorted(((version, path) for path, version in known.items() if version is not None), reverse=True)
-    return [path for version, path in takewhile(lambda item: not is_whole(item[1], item[0]), newest_first)]
+    return [path for version, path in newest_first if not is_whole(path, version)]
 
 
 def set_torn_aside(uri: str, after: int | None = None) -> None:
-    """Rename the manifests that :func:`find_torn` finds in a local table, so that Lance opens the version before."""
+    """Rename the manifests that :func:`find_torn` finds in a local table, so that Lance opens a version before.
+
+    Older ones are renamed, too: Lance reads all manifests where it lists or removes versions.
+    """
     table = to_place(uri)
     if isinstance(table, Remote):
         return
     torn = find_torn(table, after)
+    kept_names = [path.name for path in (table / VERSIONS).glob("*.manifest") if path not in torn]
     for path in torn:
         path.replace(path.with_name(f"{path.name}.torn"))
     if torn:
         sync_folder(table / VERSIONS)
-        lost = "version" if len(torn) == 1 else f"{len(torn)} versions"
+    newest = max((parse_version(f"{VERSIONS}/{name}") or 0 for name in kept_names), default=0)
+    if num_lost := sum((parse_version(f"{VERSIONS}/{path.name}") or 0) > newest for path in torn):
+        lost = "version" if num_lost == 1 else f"{num_lost} versions"
         reason = "was cut off or damaged; it continues from the one before, and does again what only that held"
         logger.warning("%s: its last %s %s", uri, lost, reason)
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 from curation.tables import commits, io, schemas
-from curation.tables.versions import find_torn
+from curation.tables.versions import find_torn, remove_older
 
 SCHEMA = pa.schema([schemas.ROW_ID, ("label", pa.string())])
 NUM_ROWS, CHUNK_ROWS = 120, 4
@@ -200,6 +200,25 @@ def test_the_trace_would_show_files_that_nobody_waited_for(tmp_path: Path):
         disk.lay_out(home, target := tmp_path / f"cut-{number}", early=False)
         lost += disk.marks > 0 and not (target / "stage" / "labels.lance" / "_versions").exists()
     assert lost
+
+
+@pytest.mark.parametrize("lost", [b"", b"\0" * 500])
+def test_older_versions_that_are_lost_cost_nothing_and_are_not_read(tmp_path: Path, lost: bytes):
+    uri = str(tmp_path / "labels.lance")
+    io.create(uri, SCHEMA)
+    for start in (0, 4, 8):
+        committer = commits.Committer(uri)
+        row = commits.write_fragment(rows(range(start, start + 4)), uri, SCHEMA).to_pylist()[0]
+        committer.add(row["fragments"], row["row_ids"])
+        committer.flush()
+    older = sorted((tmp_path / "labels.lance/_versions").glob("*.manifest"))[1:]
+    for path in (older[0], older[-1]):  # the first one is that of the empty table
+        path.write_bytes(lost)
+    assert find_torn(Path(uri)) == [older[0], older[-1]]
+    latest = io.create(uri, SCHEMA)
+    assert io.count(latest) == 12 and not find_torn(Path(uri))
+    remove_older(latest, [])
+    assert [item["version"] for item in lance.dataset(uri).versions()] == [latest.version]
 
 
 def test_the_newest_version_emptied_costs_what_it_alone_held(tmp_path: Path):
