@@ -9,6 +9,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Collection, Container, Iterable, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 import lance
@@ -138,9 +139,13 @@ def find_torn(table: Path, after: int | None = None) -> list[Path]:
                 return False
         return ends_well
 
-    known = {path: parse_version(f"{VERSIONS}/{path.name}") for path in (table / VERSIONS).glob("*.manifest")}
-    newest_first = sorted(((version, path) for path, version in known.items() if version is not None), reverse=True)
-    return [path for version, path in newest_first if not is_whole(path, version)]
+    return [path for version, path in _list_manifests(table) if not is_whole(path, version)]
+
+
+def _list_manifests(table: Path) -> list[tuple[int, Path]]:
+    """Return the versions of a local table, newest first, each with its manifest."""
+    known = ((parse_version(f"{VERSIONS}/{path.name}"), path) for path in (table / VERSIONS).glob("*.manifest"))
+    return sorted(((version, path) for version, path in known if version is not None), reverse=True)
 
 
 def set_torn_aside(uri: str, after: int | None = None) -> None:
@@ -152,13 +157,12 @@ def set_torn_aside(uri: str, after: int | None = None) -> None:
     if isinstance(table, Remote):
         return
     torn = find_torn(table, after)
-    kept_names = [path.name for path in (table / VERSIONS).glob("*.manifest") if path not in torn]
+    num_lost = sum(1 for _ in takewhile(lambda item: item[1] in torn, _list_manifests(table)))
     for path in torn:
         path.replace(path.with_name(f"{path.name}.torn"))
     if torn:
         sync_folder(table / VERSIONS)
-    newest = max((parse_version(f"{VERSIONS}/{name}") or 0 for name in kept_names), default=0)
-    if num_lost := sum((parse_version(f"{VERSIONS}/{path.name}") or 0) > newest for path in torn):
+    if num_lost:
         lost = "version" if num_lost == 1 else f"{num_lost} versions"
         reason = "was cut off or damaged; it continues from the one before, and does again what only that held"
         logger.warning("%s: its last %s %s", uri, lost, reason)
