@@ -202,15 +202,20 @@ def test_the_trace_would_show_files_that_nobody_waited_for(tmp_path: Path):
     assert lost
 
 
-@pytest.mark.parametrize("lost", [b"", b"\0" * 500])
-def test_older_versions_that_are_lost_cost_nothing_and_are_not_read(tmp_path: Path, lost: bytes):
-    uri = str(tmp_path / "labels.lance")
+def commit_thrice(uri: str) -> None:
+    """Make a table of twelve rows by three commits, each of a driver of its own."""
     io.create(uri, SCHEMA)
     for start in (0, 4, 8):
         committer = commits.Committer(uri)
         row = commits.write_fragment(rows(range(start, start + 4)), uri, SCHEMA).to_pylist()[0]
         committer.add(row["fragments"], row["row_ids"])
         committer.flush()
+
+
+@pytest.mark.parametrize("lost", [b"", b"\0" * 500])
+def test_older_versions_that_are_lost_cost_nothing_and_are_not_read(tmp_path: Path, lost: bytes):
+    uri = str(tmp_path / "labels.lance")
+    commit_thrice(uri)
     older = sorted((tmp_path / "labels.lance/_versions").glob("*.manifest"))[1:]
     for path in (older[0], older[-1]):  # the first one is that of the empty table
         path.write_bytes(lost)
@@ -223,12 +228,7 @@ def test_older_versions_that_are_lost_cost_nothing_and_are_not_read(tmp_path: Pa
 
 def test_the_newest_version_emptied_costs_what_it_alone_held(tmp_path: Path):
     uri = str(tmp_path / "labels.lance")
-    io.create(uri, SCHEMA)
-    for start in (0, 4, 8):
-        committer = commits.Committer(uri)
-        row = commits.write_fragment(rows(range(start, start + 4)), uri, SCHEMA).to_pylist()[0]
-        committer.add(row["fragments"], row["row_ids"])
-        committer.flush()
+    commit_thrice(uri)
     newest = min((tmp_path / "labels.lance/_versions").glob("*.manifest"))
     newest.write_bytes(b"")
     assert find_torn(Path(uri)) == [newest]
