@@ -36,7 +36,7 @@ BUDGETS: dict[str, int] = {
     "curation/sources": 1_440,
     "curation/stages": 5_290,
     "curation/storage": 1_500,
-    "curation/tables": 1_600,
+    "curation/tables": 1_605,
     "curation/teachers": 4_535,
     "curation/telemetry": 410,
     "curation/trust": 2_100,
