@@ -55,8 +55,8 @@ log = get_logger(__name__)
 
 CHECKPOINT_SHARE = 0.1  # share of the steps between two checkpoints; a killed worker loses at most this much
 LOGGING_SHARE = 0.005
-"""The share of the steps between two points of a curve. A point is the mean over these steps, but the last value for
-``grad_norm`` and ``learning_rate``. After a kill, the first point is of the steps since the checkpoint."""
+"""The share of the steps between two points of a curve. A point is the mean over these steps; for ``grad_norm`` and
+``learning_rate`` it is the last value. After a kill, the first point is that of the steps since the checkpoint."""
 CURVES = {
     **{name: name for name in ("step", "reward", "parsed", "kl", "entropy", "truncated")},
     **{name: name for name in ("grad_norm", "gap", "learning_rate", "reward_errors")},

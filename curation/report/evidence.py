@@ -184,7 +184,7 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class EvidenceInputs:
-    """The rows from which the evidence of a generation is computed, beside the evidence that is known already."""
+    """The rows from which :func:`compute_evidence` completes the ``known`` evidence of a generation."""
 
     known: Evidence
     function: str

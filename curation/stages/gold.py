@@ -205,7 +205,7 @@ class TooLong:
     num_weak: int
     num_gold: int
     num_gold_only: int
-    """The number of rows of which gold alone is too long; gold then restricts weak arms, too (``oracle``)."""
+    """The number of rows whose gold answer alone is too long. Weak arms leave them out, too (``oracle``)."""
 
 
 class MeasureLength(Stage):
